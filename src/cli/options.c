@@ -92,6 +92,15 @@ static const char *suggest_option(const lki_command *command, const char *name)
     return lki_suggest(name, names, count);
 }
 
+/* Returns a hint for commands that start a program, whose options are not theirs. */
+static const char *program_hint(const lki_command *command)
+{
+    for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
+        if (o->type == LKI_OPTION_REST)
+            return "; options of the program come after its name";
+    return "";
+}
+
 static bool refuse_unknown(state *s, const char *name, size_t length)
 {
     char word[40];
@@ -103,7 +112,7 @@ static bool refuse_unknown(state *s, const char *name, size_t length)
     const char *meant = suggest_option(s->command, word);
     if (meant != NULL)
         return lki_refuse(&s->error, "unknown option --%s; did you mean --%s?", word, meant);
-    return lki_refuse(&s->error, "unknown option --%s", word);
+    return lki_refuse(&s->error, "unknown option --%s%s", word, program_hint(s->command));
 }
 
 static origin *origin_of(state *s, const lki_option *option)
@@ -321,7 +330,7 @@ static bool refuse_letters(state *s, const lki_option *option, int argc, char **
         return lki_refuse(&s->error, "unknown option %.40s; did you mean -%c %.40s?", text,
                           option->letter, text + 2);
     return lki_refuse(&s->error, "unknown option %.40s%s%.200s", text, known ? ": " : "",
-                      hint.text);
+                      known ? hint.text : program_hint(s->command));
 }
 
 static bool read_short(state *s, pass which, int argc, char **argv, int *i)

@@ -277,6 +277,7 @@ static const struct {
       "--metrics no/b: there is no directory 'no'" },
     { GOOD "--steps 1 --trace / --flight-recorder no/a",
       "--trace /: is a directory; name a file in it\nlockstep train: --flight-recorder no/a" },
+    { "run -np 4 -lr 3", "unknown option -lr; options of the program come after its name" },
     { GOOD "--steps 1 -lr 3", "unknown option -lr; did you mean --lr?" },
     { "train --init nowhere --data nowhere.txt",
       "there is no such file or folder; correct the path\nlockstep train: --init nowhere: No such "
