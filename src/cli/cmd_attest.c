@@ -1,10 +1,13 @@
 /* cmd_attest.c -- `lockstep attest`: writes a statement about a run, and has it signed. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/record.h"
 #include "cli/signature.h"
 #include "cli/words.h"
 #include "cli/workers.h"
@@ -24,6 +27,65 @@ static const lki_option table[] = {
     LKI_STRING("out", "FILE", AT(out), "RUN.attest.json", "file for the statement"),
     LKI_OPTIONS_END,
 };
+
+/* Checks the recorded options of a run as `resume` would: they must be those of its checkpoints.
+ * Prints what contradicts them and returns false; prints a note if they cannot be compared.  Not
+ * inlined, because the options are large. */
+__attribute__((noinline)) static bool check_record(char **line, int count, const char *run)
+{
+    lki_command   command = lki_command_train;
+    train_options options = LKI_TRAIN_OPTIONS_INIT;
+    command.name          = "attest";
+    command.check         = NULL;
+    options.command       = &command;
+    if (lki_options_parse(&command, count, line, &options) >= 0) {
+        free(options.file.text);
+        return false;
+    }
+    lki_train_suit(&options);
+    lk_train_config *c       = &options.config;
+    c->workers               = 0; /* those of this machine */
+    c->elastic.workers_least = 0;
+    c->log                   = NULL; /* nothing is written */
+    c->trace                 = NULL;
+    c->outputs               = (lk_train_outputs){ .terminal = 0 };
+    lk_status status         = lk_train_check(c);
+    char      why[LKI_WORDS_BYTES];
+    lki_words(why, sizeof why, lk_error_last()->message);
+    char *advice = strstr(why, "; "); /* of resume */
+    if (status == LK_EINVAL)
+        fprintf(stderr, "lockstep attest: '%s/" LKI_RECORD_NAME "' contradicts the run: %.*s; "
+                        "restore what was changed, else the statement would be false\n", run,
+                (int)(advice != NULL ? advice - why : (ptrdiff_t)strlen(why)), why);
+    else if (status != LK_OK)
+        fprintf(stderr, "lockstep attest: note: the options of the run were not compared with its "
+                        "checkpoints: %s\n", why);
+    free(options.tokenizer);
+    free(options.file.text);
+    return status != LK_EINVAL;
+}
+
+/* Returns true if nothing contradicts the recorded options of a run, or it has none.  Its paths are
+ * those of the directory in which it was started, so the current directory changes meanwhile. */
+static bool agrees(const char *run)
+{
+    static char        newest[] = "--resume";
+    static char *const more[]   = { newest, NULL };
+    int                count, here;
+    if (!lki_record_exists(run))
+        return true; /* lk_attest() reports it */
+    here        = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char **line = lki_record_arguments("attest", "train", run, more, &count);
+    bool   good = line != NULL && check_record(line, count, run);
+    if (here < 0 || fchdir(here) != 0) {
+        perror("lockstep attest: cannot return to the current directory");
+        good = false;
+    }
+    if (here >= 0)
+        (void)close(here);
+    lki_record_free(line);
+    return good;
+}
 
 static int attest_main(int argc, char **argv)
 {
@@ -46,6 +108,13 @@ static int attest_main(int argc, char **argv)
                         "makes a pair of keys\n", options.key, strerror(errno));
         return LKI_EXIT_FAILURE;
     }
+    if (access(options.run, F_OK) != 0) {
+        fprintf(stderr, "lockstep attest: cannot find '%s': %s; give the --checkpoint directory of "
+                        "a run that wrote a --log\n", options.run, strerror(errno));
+        return LKI_EXIT_FAILURE;
+    }
+    if (!agrees(options.run))
+        return LKI_EXIT_FAILURE;
     if (lk_attest(options.run, file) != LK_OK) {
         lki_print_error("attest");
         return LKI_EXIT_FAILURE;

@@ -136,9 +136,10 @@ static int eval_main(int argc, char **argv)
         options.evaluate.source   = recorded_data(path, &line);
         options.evaluate.path     = path;
     } else if (done < 0) {
-        options.evaluate.source = lki_source_of(options.evaluate.source, source, &error);
+        const char *given       = options.evaluate.source;
+        options.evaluate.source = lki_source_of(given, source, &error);
         if (options.evaluate.source == NULL)
-            done = lki_usage_error(&lki_command_eval, "--data %s", error.text);
+            done = lki_usage_error(&lki_command_eval, "--data %.300s: %s", given, error.text);
     }
     if (done < 0 && options.evaluate.source == NULL)
         done = lki_usage_error(&lki_command_eval, "give --data SOURCE: '%s' does not say on what "

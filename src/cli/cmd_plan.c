@@ -223,6 +223,9 @@ static int plan_main(int argc, char **argv)
     lki_option   *rows    = lki_train_rows(NULL, own, true);
     plan_options *options = malloc(sizeof *options);
     int           result  = LKI_EXIT_FAILURE;
+    char        **longer  = lki_train_with_model(argc, argv);
+    argv                  = longer != NULL ? longer : argv;
+    argc += longer != NULL;
     if (rows == NULL || options == NULL) {
         fprintf(stderr, "lockstep plan: out of memory\n");
     } else {
@@ -236,6 +239,7 @@ static int plan_main(int argc, char **argv)
     }
     free(options);
     free(rows);
+    free(longer);
     return result;
 }
 
@@ -262,4 +266,5 @@ const lki_command lki_command_plan = {
     .options  = own,
     .inherits = "train",
     .main     = plan_main,
+    .check    = lki_train_check_model,
 };

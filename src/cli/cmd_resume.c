@@ -59,6 +59,7 @@ static int resume_main(int argc, char **argv)
     if (!says_where(argv + 2))
         more[added++] = again;
     memcpy(more + added, argv + 2, (size_t)(argc - 2) * sizeof *more);
+    (void)setenv(LKI_TRAIN_FOR, "resume", 1);
     char **line = lki_record_arguments("resume", "train", run, more, &count);
     status      = line != NULL ? lki_command_train.main(count, line) : LKI_EXIT_USAGE;
     lki_record_free(line);

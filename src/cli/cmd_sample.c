@@ -12,6 +12,7 @@
 
 typedef struct {
     lk_sample_options sample;
+    bool              raw;
 } sample_options;
 
 #define AT(field) offsetof(sample_options, sample.field)
@@ -52,6 +53,9 @@ static const lki_option table[] = {
     LKI_U32("threads", "N", AT(threads), 1, 1024, "the cores", "number of threads"),
     LKI_FLAG("no-cache", AT(no_cache),
              "compute the whole window again for every token; the text is the same"),
+    LKI_FLAG("raw", offsetof(sample_options, raw),
+             "write the bytes of a model without a tokenizer as they are, also if they are not "
+             "UTF-8"),
     LKI_OPTIONS_END,
 };
 /* clang-format on */
@@ -96,10 +100,10 @@ static char *read_prompt(void)
     return text;
 }
 
-static int sample(lk_sample_options *options)
+static int sample(lk_sample_options *options, bool raw)
 {
-    lki_text text    = { .count = 0 };
-    options->context = isatty(STDOUT_FILENO) == 1 ? &text : NULL;
+    lki_text text    = { .controls = isatty(STDOUT_FILENO) != 1 };
+    options->context = raw ? NULL : &text;
     if (options->threads == 0)
         options->threads = lki_core_count();
     if (lk_sample(options) == LK_OK)
@@ -125,7 +129,7 @@ static int sample_main(int argc, char **argv)
             return LKI_EXIT_USAGE;
         options.sample.prompt = prompt;
     }
-    done = sample(&options.sample);
+    done = sample(&options.sample, options.raw);
     free(prompt);
     return done;
 }
@@ -138,8 +142,8 @@ const lki_command lki_command_sample = {
                 "bytes, or those of the run's --tokenizer, which is found beside the checkpoint.\n"
                 "The same checkpoint, prompt, options and seed give the same text everywhere,\n"
                 "with any number of threads.  `lockstep generate` is the same command.\n"
-                "Bytes that are not UTF-8 are shown as U+FFFD on a terminal, and with a tokenizer\n"
-                "everywhere; a file gets the bytes of a byte-level model.",
+                "The output is UTF-8: a byte that is in no character becomes U+FFFD.  --raw\n"
+                "writes the bytes of a byte-level model as they are.",
     .examples = "  lockstep sample run1 --prompt \"static int \" --tokens 400 --seed 3",
     .options  = table,
     .main     = sample_main,

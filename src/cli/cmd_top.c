@@ -1,4 +1,5 @@
 /* cmd_top.c -- `lockstep top`: shows a run that is going on, or was, from its log. */
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -35,11 +36,23 @@ static const lki_option table[] = {
 };
 /* clang-format on */
 
-static lki_top_screen look(bool terminal)
+/* Returns true if all processes of the run were on this host, and none is left. */
+static bool is_gone(const lki_top *top)
+{
+    char host[65] = "";
+    bool gone     = gethostname(host, sizeof host - 1) == 0 && top->rank_count > 0;
+    for (uint32_t r = 0; r < top->rank_count && gone; r++)
+        gone = strcmp(top->ranks[r].name, host) == 0 && top->ranks[r].pid > 0 &&
+               kill((pid_t)top->ranks[r].pid, 0) != 0 && errno == ESRCH;
+    return gone;
+}
+
+static lki_top_screen look(const lki_top *top, bool terminal)
 {
     struct winsize size;
     unsigned       can    = lki_terminal_of();
     lki_top_screen screen = { .columns = 80, .rows = 24, .now = (double)time(NULL),
+                              .gone    = is_gone(top),
                               .color   = terminal && (can & LK_TERMINAL_COLOR) != 0,
                               .unicode = (can & LK_TERMINAL_UNICODE) != 0 };
     if (terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
@@ -56,7 +69,7 @@ static void redraw(const lki_top *top, bool terminal)
 {
     char          *text  = NULL;
     size_t         bytes = 0;
-    lki_top_screen screen = look(terminal);
+    lki_top_screen screen = look(top, terminal);
     FILE          *out    = open_memstream(&text, &bytes);
     if (out == NULL)
         return;

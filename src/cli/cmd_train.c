@@ -1,6 +1,7 @@
 /* cmd_train.c -- the options of `lockstep train`. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/chaos.h"
 #include "cli/commands.h"
@@ -29,6 +30,9 @@ static bool read_model(const char *text, void *target, lki_message *error)
         return true;
     if (strncmp(text, "resnet", 6) == 0 && text[6] != '\0')
         return lki_refuse(error, "there is no such model; write resnet --depth 20, 32, 56, 18, 50");
+    if (access(text, F_OK) == 0)
+        return lki_refuse(error, "there is no such model; there are gpt, llama, resnet and mlp; if "
+                                 "it is the data, write gpt --data %.120s", text);
     meant = lki_suggest(text, names, count);
     return lki_refuse(error, "there is no such model; there are gpt, llama, resnet and mlp%s%s%s",
                       meant != NULL ? ", did you mean " : "", meant != NULL ? meant : "",
@@ -131,6 +135,7 @@ static bool read_replicas(const char *text, void *target, lki_message *error)
 #define ALIAS(name_) .alias = name_,
 #define ALIAS_OF(name_, value_) .alias = name_, .alias_value = value_,
 #define COMMON .common = true,
+#define UNLESS(option_) .unless = option_,
 #define REQUIRED .required = true,
 #define ELSE(default_) .otherwise = default_,
 #define LETTER(letter_) .letter = letter_,
@@ -159,51 +164,27 @@ static void print_weights(const train_options *options)
     printf("weights %s\n", options->result.weights);
 }
 
-/* Returns the folder of --init; NULL if there is none, or if the arguments name a model. */
-static const char *folder_of(int argc, char **argv)
+/* Returns the command in whose name the options are read, and errors are reported. */
+static lki_command named_command(void)
 {
-    static const char init[] = "--init";
-    const size_t      length = sizeof init - 1;
-    const char       *folder = NULL;
-    for (int i = 1; i < argc; i++) {
-        for (uint32_t k = 0; lk_model_builtin(k) != NULL; k++)
-            if (strcmp(argv[i], lk_model_builtin(k)) == 0)
-                return NULL;
-        if (strncmp(argv[i], init, length) == 0 && argv[i][length] == '=')
-            folder = argv[i] + length + 1;
-        else if (strcmp(argv[i], init) == 0)
-            folder = argv[i + 1];
-    }
-    return folder;
-}
-
-/* Returns the arguments with the model that the folder of --init has, if they name none; else NULL.
- * Says what is wrong with its configuration.  The caller frees the list. */
-static char **with_model(int argc, char **argv)
-{
-    const char *folder = folder_of(argc, argv), *model = NULL;
-    lk_status   status = folder != NULL ? lk_folder_model(&model, folder) : LK_EINVAL;
-    if (status != LK_OK && status != LK_EINVAL) /* LK_EINVAL: it has none */
-        lki_print_error("train");
-    if (status != LK_OK)
-        return NULL;
-    char **copy = calloc((size_t)argc + 2, sizeof *copy);
-    if (copy == NULL)
-        return NULL;
-    copy[0] = argv[0];
-    copy[1] = (char *)(uintptr_t)model;
-    memcpy(copy + 2, argv + 1, (size_t)argc * sizeof *copy); /* with the NULL at the end */
-    return copy;
+    static const char *const others[] = { "resume", "verify" };
+    lki_command              command  = lki_command_train;
+    const char              *name     = getenv(LKI_TRAIN_FOR);
+    for (size_t i = 0; name != NULL && i < sizeof others / sizeof others[0]; i++)
+        if (strcmp(name, others[i]) == 0)
+            command.name = others[i];
+    return command;
 }
 
 static int train_main(int argc, char **argv)
 {
-    train_options options = LKI_TRAIN_OPTIONS_INIT;
-    char        **longer  = with_model(argc, argv);
-    argv                  = longer != NULL ? longer : argv;
+    train_options     options = LKI_TRAIN_OPTIONS_INIT;
+    const lki_command command = named_command();
+    char            **longer  = lki_train_with_model(argc, argv);
+    argv                      = longer != NULL ? longer : argv;
     argc += longer != NULL;
-    int result      = lki_options_parse(&lki_command_train, argc, argv, &options);
-    options.command = &lki_command_train;
+    int result      = lki_options_parse(&command, argc, argv, &options);
+    options.command = &command;
     options.print   = print_weights;
     if (result < 0)
         result = lki_train_start(&options, argv);
@@ -240,4 +221,5 @@ const lki_command lki_command_train = {
         "  lockstep train mlp --config mlp.toml --seed 7",
     .options = lki_train_table,
     .main    = train_main,
+    .check   = lki_train_check_options,
 };

@@ -72,6 +72,9 @@ static int verify_run(int argc, char **argv)
     verify_options options = { .train = LKI_TRAIN_OPTIONS_INIT };
     lki_command    command = lki_command_verify;
     lki_option    *rows    = lki_train_rows(NULL, own, false);
+    char         **longer  = lki_train_with_model(argc, argv);
+    argv                   = longer != NULL ? longer : argv;
+    argc += longer != NULL;
     if (rows == NULL) {
         fprintf(stderr, "lockstep verify: out of memory\n");
         return LKI_EXIT_FAILURE;
@@ -87,6 +90,7 @@ static int verify_run(int argc, char **argv)
     }
     free(options.train.file.text);
     free(options.train.tokenizer);
+    free(longer);
     free(rows);
     return result;
 }
@@ -97,6 +101,19 @@ static bool is_model(const char *name)
         if (strcmp(name, lk_model_builtin(i)) == 0)
             return true;
     return false;
+}
+
+/* Returns true if the arguments have a model, or an option that has one or asks for the help. */
+static bool names_model(char **argv)
+{
+    static const char *const options[] = { "--init", "--config", "--help" };
+    bool                     found     = false;
+    for (int i = 1; argv[i] != NULL && !found; i++) {
+        found = is_model(argv[i]) || strcmp(argv[i], "-h") == 0;
+        for (size_t k = 0; k < sizeof options / sizeof options[0]; k++)
+            found = found || strncmp(argv[i], options[k], strlen(options[k])) == 0;
+    }
+    return found;
 }
 
 /* `verify RUN` takes the options from the directory of the run; `verify FILE` verifies a
@@ -113,6 +130,12 @@ static int verify_main(int argc, char **argv)
                                "model; give its --checkpoint directory, or gpt, llama, resnet "
                                "or mlp and the options of the run",
                                argv[1][0] != '\0' ? argv[1] : "\"\"");
+    if (!there && !names_model(argv))
+        return lki_usage_error(&lki_command_verify,
+                               "RUN or FILE is missing: give the --checkpoint directory of a run "
+                               "and a step, as in lockstep verify run1 --step 312, or a statement "
+                               "of lockstep attest, as in lockstep verify run1.attest.json "
+                               "--segments 3");
     if (!there)
         return verify_run(argc, argv);
     int    count;
@@ -145,4 +168,5 @@ const lki_command lki_command_verify = {
     .options  = own,
     .inherits = "train",
     .main     = verify_main,
+    .check    = lki_train_check_model,
 };

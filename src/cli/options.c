@@ -6,15 +6,14 @@
  */
 #include "cli/options.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "cli/config.h"
 #include "cli/foreign.h"
 #include "cli/values.h"
-#include "cli/words.h"
 
 enum { GO_ON = -1, WRONG_MAX = 12 };
 
@@ -67,8 +66,7 @@ static bool is_word(const char *word, const char *text, size_t length)
     return word != NULL && strlen(word) == length && memcmp(word, text, length) == 0;
 }
 
-/* Finds an option by its name or by an earlier name. */
-static const lki_option *find(const lki_command *command, const char *name, size_t length)
+const lki_option *lki_option_find(const lki_command *command, const char *name, size_t length)
 {
     for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
         if (is_named(o) && (is_word(o->name, name, length) || is_word(o->alias, name, length)))
@@ -94,6 +92,15 @@ static const char *suggest_option(const lki_command *command, const char *name)
     return lki_suggest(name, names, count);
 }
 
+/* Returns a hint for commands that start a program, whose options are not theirs. */
+static const char *program_hint(const lki_command *command)
+{
+    for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
+        if (o->type == LKI_OPTION_REST)
+            return "; options of the program come after its name";
+    return "";
+}
+
 static bool refuse_unknown(state *s, const char *name, size_t length)
 {
     char word[40];
@@ -105,7 +112,7 @@ static bool refuse_unknown(state *s, const char *name, size_t length)
     const char *meant = suggest_option(s->command, word);
     if (meant != NULL)
         return lki_refuse(&s->error, "unknown option --%s; did you mean --%s?", word, meant);
-    return lki_refuse(&s->error, "unknown option --%s", word);
+    return lki_refuse(&s->error, "unknown option --%s%s", word, program_hint(s->command));
 }
 
 static origin *origin_of(state *s, const lki_option *option)
@@ -183,7 +190,7 @@ static const lki_option *find_key(const lki_command *command, const char *key)
     for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
         if (o->type == LKI_OPTION_POSITIONAL && strcasecmp(o->name, key) == 0)
             return o;
-    return find(command, key, strlen(key));
+    return lki_option_find(command, key, strlen(key));
 }
 
 /* Returns true if a key is the earlier name of an option that was a flag, and its value is true or
@@ -246,7 +253,7 @@ static bool apply_config(state *s, const lki_option *option, const char *path)
 
 typedef enum { PASS_CONFIG, PASS_ALL } pass;
 
-/* Reads the long option at argv[*i] and, if it takes one, its value. */
+/* Refuses an option that was given without its value. */
 static bool refuse_without_value(state *s, const lki_option *option)
 {
     s->without_value = option;
@@ -255,6 +262,7 @@ static bool refuse_without_value(state *s, const lki_option *option)
                       option->required ? option->help : "");
 }
 
+/* Reads the long option at argv[*i] and, if it takes one, its value. */
 static bool read_long(state *s, pass which, int argc, char **argv, int *i)
 {
     const char *name   = argv[*i] + 2;
@@ -268,9 +276,9 @@ static bool read_long(state *s, pass which, int argc, char **argv, int *i)
             s->first = argv[*i + 1];
         return false;
     }
-    const lki_option *option = find(s->command, name, length);
+    const lki_option *option = lki_option_find(s->command, name, length);
     if (option == NULL && length > 3 && strncmp(name, "no-", 3) == 0) {
-        option = find(s->command, name + 3, length - 3);
+        option = lki_option_find(s->command, name + 3, length - 3);
         if (option != NULL && option->type == LKI_OPTION_FLAG && value == NULL) {
             return set_from_line(s, option, "false");
         }
@@ -303,21 +311,26 @@ static bool read_long(state *s, pass which, int argc, char **argv, int *i)
     return option->type == LKI_OPTION_CONFIG || set_from_line(s, option, value);
 }
 
-/* Refuses an option with one hyphen, such as -x, -np or -n4.  `option`: of the first letter. */
+/* Refuses an option with one hyphen, such as -x, -np, -n4 or -lr.  `option`: of the first
+ * letter. */
 static bool refuse_letters(state *s, const lki_option *option, int argc, char **argv, int *i)
 {
     const char *text  = argv[*i];
+    size_t      named = strcspn(text + 1, "=");
     bool        next  = option == NULL && *i + 1 < argc && argv[*i + 1][0] != '-';
     lki_message hint  = { "" };
-    bool        known = lki_foreign_hint(s->command, text + 1, strcspn(text + 1, "="), &hint);
+    bool        known = lki_foreign_hint(s->command, text + 1, named, &hint);
+    bool        is_long = named > 1 && lki_option_find(s->command, text + 1, named) != NULL;
     s->of_name        = true;
     s->swallowed      = s->swallowed || next;
     *i += next;
+    if (is_long)
+        return lki_refuse(&s->error, "unknown option %.40s; did you mean -%.40s?", text, text);
     if (option != NULL && option->type != LKI_OPTION_FLAG && !known)
         return lki_refuse(&s->error, "unknown option %.40s; did you mean -%c %.40s?", text,
                           option->letter, text + 2);
     return lki_refuse(&s->error, "unknown option %.40s%s%.200s", text, known ? ": " : "",
-                      hint.text);
+                      known ? hint.text : program_hint(s->command));
 }
 
 static bool read_short(state *s, pass which, int argc, char **argv, int *i)
@@ -348,11 +361,15 @@ static const lki_option *next_positional(const lki_command *command, size_t inde
  * before it. */
 static void refuse_plain(state *s, const char *before, const char *text)
 {
-    const lki_option *option = strncmp(before, "--", 2) == 0
-                                   ? find(s->command, before + 2, strlen(before + 2)) : NULL;
+    const char       *name   = strncmp(before, "--", 2) == 0 ? before + 2 : "";
+    const lki_option *option = lki_option_find(s->command, name, strlen(name));
+    const bool is_data = lki_option_find(s->command, "data", 4) != NULL && access(text, F_OK) == 0;
     if (option != NULL && option->value_optional)
         (void)lki_refuse(&s->error, "unexpected argument %.120s; did you mean %s=%.120s?", text,
                          before, text);
+    else if (is_data)
+        (void)lki_refuse(&s->error, "unexpected argument %.120s; did you mean --data %.120s?", text,
+                         text);
     else
         (void)lki_refuse(&s->error, "unexpected argument %.120s", text);
 }
@@ -406,12 +423,20 @@ static bool walk(state *s, pass which, int argc, char **argv)
     return true;
 }
 
+/* Returns true if an option is given that replaces a required one. */
+static bool is_replaced(state *s, const lki_option *option)
+{
+    const char       *name  = option->unless != NULL ? option->unless : "";
+    const lki_option *other = lki_option_find(s->command, name, strlen(name));
+    return other != NULL && origin_of(s, other)->text != NULL;
+}
+
 /* Adds an error for each required option that is missing. */
 static void check_required(state *s)
 {
     for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++) {
         if (!o->required || origin_of(s, o)->text != NULL || o == s->without_value ||
-            (s->swallowed && !is_named(o)))
+            (s->swallowed && !is_named(o)) || is_replaced(s, o))
             continue;
         if (o->letter != 0) /* names the option as the usage line does */
             (void)lki_refuse(&s->error, "-%c %s is missing: %s", o->letter, o->value, o->help);
@@ -484,6 +509,19 @@ static void check_needs(state *s)
     }
 }
 
+/* Adds the errors that the command finds itself.  Not inlined, because the list is large. */
+__attribute__((noinline)) static void check_further(state *s)
+{
+    lki_message errors[WRONG_MAX];
+    size_t      count = 0;
+    if (s->command->check != NULL)
+        count = s->command->check(s->command, s->target, errors, WRONG_MAX);
+    for (size_t i = 0; i < count; i++) {
+        s->error = errors[i];
+        note_error(s);
+    }
+}
+
 /* Stores the sources of all options, for later messages and for lki_settings_of(). */
 static void keep_origins(const state *s)
 {
@@ -494,32 +532,6 @@ static void keep_origins(const state *s)
         for (size_t i = 0; o->type == LKI_OPTION_CONFIG && i < LKI_OPTIONS_MAX; i++)
             file->given[i] = s->origins[i].text;
     }
-}
-
-void lki_name_lines(lki_message *out, const lki_command *command, const lki_config_file *file,
-                    const char *text)
-{
-    static const char in_names[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
-    size_t            used       = 0;
-
-    while (*text != '\0' && used + 1 < sizeof out->text) {
-        const lki_option *option = NULL;
-        size_t            length = 0;
-        if (file != NULL && strncmp(text, "--", 2) == 0) {
-            length = strspn(text + 2, in_names);
-            option = find(command, text + 2, length);
-        }
-        unsigned line = option != NULL ? file->lines[option - command->options] : 0;
-        if (line == 0) {
-            out->text[used++] = *text++;
-            continue;
-        }
-        int wrote = snprintf(out->text + used, sizeof out->text - used, "%.150s:%u: %s",
-                             file->path, line, option->name);
-        used += wrote > 0 ? (size_t)wrote : 0;
-        text += 2 + length;
-    }
-    out->text[used < sizeof out->text ? used : sizeof out->text - 1] = '\0';
 }
 
 /* Prints all errors, one per line. */
@@ -540,44 +552,12 @@ int lki_options_parse(const lki_command *command, int argc, char **argv, void *t
         check_needs(&s);
     keep_origins(&s);
     if (!asks)
+        check_further(&s);
+    if (!asks)
         return s.wrong_count == 0 ? GO_ON : print_errors(&s);
     if (lki_options_help(command, s.topic, s.first, stdout))
         return 0;
     lki_options_groups(command, &s.error);
     return lki_usage_error(command, "--help=%.40s: there is no such group; there are all, %.300s",
                            s.topic, s.error.text);
-}
-
-__attribute__((format(printf, 3, 0))) static int
-say_usage_error(const lki_command *command, const lki_config_file *file, const char *format,
-                va_list args)
-{
-    lki_message plain, named;
-    char        words[LKI_WORDS_BYTES];
-
-    (void)vsnprintf(plain.text, sizeof plain.text, format, args);
-    lki_words(words, sizeof words, plain.text);
-    lki_name_lines(&named, command, file, words);
-    fprintf(stderr, "lockstep %s: %s\n(lockstep %s --help%s lists the options)\n", command->name,
-            named.text, command->name, lki_options_are_many(command) ? "=all" : "");
-    return LKI_EXIT_USAGE;
-}
-
-int lki_usage_error(const lki_command *command, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    int status = say_usage_error(command, NULL, format, args);
-    va_end(args);
-    return status;
-}
-
-int lki_usage_error_of(const lki_command *command, const lki_config_file *file, const char *format,
-                       ...)
-{
-    va_list args;
-    va_start(args, format);
-    int status = say_usage_error(command, file, format, args);
-    va_end(args);
-    return status;
 }

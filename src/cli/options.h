@@ -127,6 +127,7 @@ typedef struct {
     lki_scope         scope;
     char              letter; /* accepted as -n, too; 0: none */
     bool              required;
+    const char       *unless;         /* `required` options: not if this other option is given */
     bool              value_optional; /* --name may have no value, which is read as "" */
     bool              once;           /* may not be repeated on the command line */
     bool              common;         /* listed by a short --help */
@@ -167,9 +168,11 @@ typedef struct {
       .help = help_ }
 /* clang-format on */
 
+typedef struct lki_command lki_command;
+
 /* A subcommand.  argv[0] of its main function is the subcommand's name.  main returns the exit
  * status. */
-typedef struct {
+struct lki_command {
     const char       *name;
     const char       *summary;  /* a few words, lower case */
     const char       *usage;    /* the arguments, as help prints them after "lockstep NAME" */
@@ -181,13 +184,20 @@ typedef struct {
                                   * NULL: as in `inherits` */
     int (*main)(int argc, char **argv);
     const char       *other_name; /* also accepted; or NULL */
-} lki_command;
+    /* Finds what is wrong with the options beyond their table, so that it is reported together with
+     * all other errors.  Writes at most `most` messages, and returns their number.  May be NULL. */
+    size_t (*check)(const lki_command *command, const void *target, lki_message *errors,
+                    size_t most);
+};
 
 /* Reads argv[1..] into `target`, the zeroed struct of the command.  Returns a negative number to
  * continue, or an exit status: 0 after --help, LKI_EXIT_USAGE after errors, which are all printed.
  * Strings point into argv or into the config file's text, which the caller must free in all
  * cases. */
 int lki_options_parse(const lki_command *command, int argc, char **argv, void *target);
+
+/* Finds an option by its name or by an earlier name.  Returns NULL if there is none. */
+const lki_option *lki_option_find(const lki_command *command, const char *name, size_t length);
 
 /* Prints "lockstep NAME: ..." and a hint at --help on stderr.  Returns LKI_EXIT_USAGE. */
 int lki_usage_error(const lki_command *command, const char *format, ...)

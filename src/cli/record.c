@@ -12,6 +12,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -109,23 +110,42 @@ static bool replace(const char *path, json_t *object)
     return good && rename(draft, path) == 0;
 }
 
-void lki_record_write(const train_options *o)
+/* Locks a directory until this process ends.  Returns false if another process has the lock; true
+ * also if the file system has no locks. */
+static bool lock(const char *folder)
+{
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0)
+        return true; /* the end of the process closes it */
+    bool held = errno == EWOULDBLOCK;
+    (void)close(fd);
+    return !held;
+}
+
+bool lki_record_write(const train_options *o)
 {
     const char *folder = o->config.checkpoint.folder;
     char        path[PATH], here[PATH];
     if (folder == NULL || o->config.files_elsewhere ||
         snprintf(path, sizeof path, "%s/" LKI_RECORD_NAME, folder) >= PATH ||
         getcwd(here, sizeof here) == NULL)
-        return;
+        return true;
     (void)mkdir(folder, 0777);
+    if (!lock(folder)) {
+        fprintf(stderr, "lockstep %s: another run is using '%s': it is just starting; wait for its "
+                        "end, stop it, or give another --checkpoint directory\n", o->command->name,
+                folder);
+        return false;
+    }
     char   *whole  = realpath(folder, NULL);
     json_t *object = json_pack("{s:s, s:s, s:s*, s:o}", "lockstep", LK_VERSION, "directory", here,
                                "checkpoint", whole, "options", options_json(o));
     free(whole);
     if (object == NULL || !replace(path, object))
-        fprintf(stderr, "lockstep train: note: cannot write '%s': %s; lockstep resume will not "
-                        "find the options of this run\n", path, strerror(errno));
+        fprintf(stderr, "lockstep %s: note: cannot write '%s': %s; lockstep resume will not find "
+                        "the options of this run\n", o->command->name, path, strerror(errno));
     json_decref(object);
+    return true;
 }
 
 /* ---- Reading ------------------------------------------------------------------------------- */

@@ -8,8 +8,11 @@
 #define LKI_RECORD_NAME "command.json"
 
 /* Writes the options of a run, given or chosen, to DIR/command.json in its checkpoint directory.
- * Does nothing without one.  Prints a note if the file cannot be written. */
-void lki_record_write(const train_options *options);
+ * Locks the directory until this process ends, so that another run cannot replace the file before
+ * the workers of this run have locked the checkpoints.  Does nothing without a directory.  Prints a
+ * note if the file cannot be written.  Prints an error and returns false if another run has the
+ * lock. */
+bool lki_record_write(const train_options *options);
 
 /* Returns true if `run` is a directory with the command of a run. */
 bool lki_record_exists(const char *run);

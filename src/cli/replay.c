@@ -96,6 +96,7 @@ static _Noreturn void train(const lki_replay_part *part, const char *folder)
     (void)snprintf(text[5], sizeof text[5], "%s/output", folder);
     int output = open(text[5], O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (output >= 0 && dup2(output, STDOUT_FILENO) >= 0 && dup2(output, STDERR_FILENO) >= 0) {
+        (void)setenv(LKI_TRAIN_FOR, "verify", 1);
         char **line = lki_record_arguments("verify", "train", folder, more, &argc);
         if (line != NULL)
             status = lki_command_train.main(argc, line);

@@ -162,8 +162,8 @@ static bool print_step(const verification *v, const lk_statement_step *step)
         printf("  not equal: virtual worker %" PRIu32 " is the first with another loss in step "
                "%" PRIu64 ": stated %s, replayed %s\n", step->worker, step->step, stated, replayed);
     else
-        printf("  virtual worker: the statement does not have single ones; compare the gradients "
-               "of lockstep verify %s --step %" PRIu64 " --virtual-worker K with those of the "
+        printf("  virtual worker: the statement does not show which; compare the gradients of "
+               "lockstep verify %s --step %" PRIu64 " --virtual-worker K with those of the "
                "author\n", v->run, step->step);
     return false;
 }
@@ -229,7 +229,8 @@ static bool replay(const verification *v, const segment *s)
         perror("lockstep verify: cannot make a temporary folder");
         return false;
     }
-    printf("segment %zu, steps %" PRIu64 "-%" PRIu64 ":\n", s->index, s->from + 1, c->step);
+    printf("segment %zu of %zu, steps %" PRIu64 "-%" PRIu64 ":\n", s->index + 1,
+           v->count, s->from + 1, c->step);
     lki_replay_part part = { .statement = v->statement, .run = v->run, .more = more,
                              .from = s->from, .to = c->step };
     bool equal = lki_replay(&part, folder) && compare(v, s, folder);

@@ -1,7 +1,6 @@
-/* text.c -- bytes of a model as text on a terminal; see text.h. */
+/* text.c -- bytes of a model as UTF-8; see text.h. */
 #include "cli/text.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 #define UNKNOWN "\xef\xbf\xbd" /* U+FFFD */
@@ -36,7 +35,7 @@ static void write_byte(lki_text *t, unsigned char c, FILE *out)
     if (t->count == 0) {
         t->wanted    = length_of(c);
         bool control = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f;
-        if (t->wanted == 0 || control) {
+        if (t->wanted == 0 || (control && !t->controls)) {
             fputs(UNKNOWN, out);
             return;
         }
@@ -45,7 +44,7 @@ static void write_byte(lki_text *t, unsigned char c, FILE *out)
     if (t->count < t->wanted)
         return;
     bool control = t->wanted == 2 && t->held[0] == 0xc2 && t->held[1] < 0xa0; /* C1 */
-    if (control)
+    if (control && !t->controls)
         fputs(UNKNOWN, out);
     else
         (void)fwrite(t->held, 1, t->count, out);

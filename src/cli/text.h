@@ -1,7 +1,8 @@
-/* cli/text.h -- bytes of a model as text on a terminal. */
+/* cli/text.h -- bytes of a model as UTF-8. */
 #ifndef LKI_CLI_TEXT_H
 #define LKI_CLI_TEXT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -9,11 +10,13 @@
 typedef struct {
     unsigned char held[4];
     size_t        count, wanted;
+    bool          controls; /* control characters are written as they are; a terminal would obey
+                             * them */
 } lki_text;
 
 /* Writes bytes as UTF-8.  Holds back the beginning of a character until the rest arrives.  Writes
- * U+FFFD for each byte that is in no character, and for control characters except newline and
- * tab. */
+ * U+FFFD for each byte that is in no character and, unless `controls` is set, for control
+ * characters except newline and tab. */
 void lki_text_write(lki_text *text, const char *bytes, size_t count, FILE *out);
 
 /* Writes U+FFFD for what is still held back. */

@@ -144,6 +144,7 @@ static void add_step(lki_top *t, const json_t *line)
     t->data_ms    = real_of(line, "data_ms", 0);
     t->compute_ms = real_of(line, "compute_ms", 0);
     t->finish_ms  = real_of(line, "finish_ms", 0);
+    t->recent[t->recent_count++ % LKI_TOP_RECENT] = t->step_ms;
     if (isfinite(t->loss))
         add_point(t, t->loss);
 }
@@ -193,12 +194,14 @@ void lki_top_add(lki_top *t, const char *text, size_t length)
         json_decref(line);
         return;
     }
+    const double before = t->time;
     t->step  = integer_of(line, "step", t->step);
     t->time  = real_of(line, "time", t->time);
     t->begun = t->begun > 0 ? t->begun : t->time;
-    if (json_object_get(line, "config") != NULL)
+    if (json_object_get(line, "config") != NULL) {
+        t->stopped += before > 0 ? t->time - before : 0;
         add_header(t, line);
-    else if (json_object_get(line, "loss_bits") != NULL)
+    } else if (json_object_get(line, "loss_bits") != NULL)
         add_step(t, line);
     else if (json_object_get(line, "val_loss_bits") != NULL)
         add_evaluation(t, line);
@@ -342,30 +345,62 @@ static void draw_bar(painter *p, double share, size_t width, const char *color)
     }
 }
 
+static int compare_reals(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Returns the median of the last steps in milliseconds, which a pause does not change. */
+static double usual_step(const lki_top *t)
+{
+    double   sorted[LKI_TOP_RECENT];
+    uint32_t count = t->recent_count < LKI_TOP_RECENT ? t->recent_count : LKI_TOP_RECENT;
+    memcpy(sorted, t->recent, sizeof sorted);
+    qsort(sorted, count, sizeof *sorted, compare_reals);
+    return count > 0 ? sorted[count / 2] : 0;
+}
+
+/* Draws whether the run is going on.  Returns true if it is. */
+static bool draw_state(painter *p, const lki_top *t)
+{
+    char   time[32];
+    double age     = p->screen->now - t->time;
+    bool   running = false;
+    if (t->done && t->step < t->steps && t->ended[0] == '\0')
+        put(p, yellow, "  stopped");
+    else if (t->done)
+        put(p, green, "  done%s%s", t->ended[0] != '\0' ? " by --" : "", t->ended);
+    else if (p->screen->gone)
+        put(p, red, "  ended %s ago without a result", time_text(age, time));
+    else if (age > 30 && age > 20 * usual_step(t) / 1e3)
+        put(p, red, "  silent for %s: it has ended, or waits", time_text(age, time));
+    else
+        running = true;
+    if (running)
+        put(p, green, "  running");
+    return running;
+}
+
 static void draw_head(painter *p, const lki_top *t)
 {
     char   time[32];
-    double age   = p->screen->now - t->time;
     bool   known = t->steps > 0 && t->step <= t->steps; /* programs may have several loops */
     put(p, bold, "%s", t->path);
     put(p, NULL, "  %s", t->model);
     if (t->parameters > 0)
         put(p, dim, "  %.3gM parameters", (double)t->parameters / 1e6);
-    if (t->done)
-        put(p, green, "  done%s%s", t->ended[0] != '\0' ? " by --" : "", t->ended);
-    else if (age > 30 && age > 20 * t->step_ms / 1e3)
-        put(p, red, "  silent for %s: it has ended, or waits", time_text(age, time));
-    else
-        put(p, green, "  running");
+    bool running = draw_state(p, t);
     end_line(p);
     size_t width = p->screen->columns > 60 ? p->screen->columns - 50 : 10;
     put(p, bold, known ? "step %llu/%llu " : "step %llu ", (unsigned long long)t->step,
         (unsigned long long)t->steps);
     if (known)
         draw_bar(p, (double)t->step / (double)t->steps, width, green);
-    put(p, NULL, "  %s", time_text(t->time - t->begun, time));
-    if (!t->done && t->step < t->steps)
-        put(p, NULL, ", %s left", time_text((double)(t->steps - t->step) * t->step_ms / 1e3, time));
+    put(p, NULL, "  %s", time_text(t->time - t->begun - t->stopped, time));
+    if (running && t->step < t->steps && t->recent_count > 0)
+        put(p, NULL, ", %s left",
+            time_text((double)(t->steps - t->step) * usual_step(t) / 1e3, time));
     end_line(p);
 }
 

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { LKI_TOP_RANKS = 256, LKI_TOP_POINTS = 512, LKI_TOP_EVENTS = 8 };
+enum { LKI_TOP_RANKS = 256, LKI_TOP_POINTS = 512, LKI_TOP_EVENTS = 8, LKI_TOP_RECENT = 16 };
 
 typedef struct {
     uint32_t rank, host;
@@ -23,6 +23,9 @@ typedef struct {
     char        model[32], exactness_id[40], weights[65], ended[32];
     uint64_t    parameters, steps, step, epoch;
     double      begun, time;    /* of the first and the last line */
+    double      stopped;        /* seconds between the ends of runs and their continuations */
+    double      recent[LKI_TOP_RECENT]; /* milliseconds of the last steps, in a ring */
+    uint32_t    recent_count;           /* of all steps so far */
     double      loss, lr, norm, validation, accuracy, samples, tokens, step_ms, data_ms,
         compute_ms, finish_ms;
     bool         has_loss, has_validation, has_epoch, has_parts, done;
@@ -46,7 +49,8 @@ void lki_top_add(lki_top *top, const char *text, size_t length);
 typedef struct {
     size_t columns, rows;
     bool   color, unicode;
-    double now; /* seconds since 1970 */
+    bool   gone; /* the run's processes, which were on this host, have ended */
+    double now;  /* seconds since 1970 */
 } lki_top_screen;
 
 /* Draws the state as at most `rows` lines of at most `columns` columns. */

@@ -60,7 +60,7 @@ static void the_picture_fits_every_terminal(void **state)
     fill(&top, 60);
     for (size_t columns = 1; columns < 220; columns += 7)
         for (size_t rows = 1; rows < 60; rows += 3) {
-            const lki_top_screen screen = { columns, rows, false, columns % 2 == 0, 1070 };
+            const lki_top_screen screen = { columns, rows, false, columns % 2 == 0, false, 1070 };
             char                *text   = draw(&top, &screen);
             size_t               lines  = 0;
             for (char *at = text; *at != '\0'; at += strcspn(at, "\n") + 1, lines++) {
@@ -82,7 +82,7 @@ static void the_picture_has_the_state(void **state)
                                          "compute 200.0", "0-5", "6-15", "250.00", "waited for",
                                          "rank 1 is slow, 1.70 times", "step 9: checkpoint" };
     static lki_top       top;
-    const lki_top_screen screen = { 80, 24, false, true, 1010 };
+    const lki_top_screen screen = { 80, 24, false, true, false, 1010 };
     lki_top_screen       later  = screen, colored = screen;
     (void)state;
     fill(&top, 9);
@@ -110,7 +110,7 @@ static void the_picture_has_the_state(void **state)
 static void workers_come_and_go(void **state)
 {
     static lki_top       top;
-    const lki_top_screen screen = { 120, 24, false, true, 1010 };
+    const lki_top_screen screen = { 120, 24, false, true, false, 1010 };
     (void)state;
     fill(&top, 9);
     add(&top, "{\"step\": 9, \"membership\": {\"lost\": [1], \"entered\": [], \"workers\": 1, "
@@ -129,11 +129,41 @@ static void workers_come_and_go(void **state)
     assert_int_equal(top.ranks[1].host, 1);
 }
 
+/* Neither the time without a run, nor a step with a pause, counts.  A dead run has no time left. */
+static void pauses_are_not_time_of_the_run(void **state)
+{
+    static lki_top       top;
+    const lki_top_screen screen = { 80, 24, false, true, false, 1070 };
+    lki_top_screen       dead   = screen;
+    char                 line[512];
+    (void)state;
+    fill(&top, 9);
+    (void)snprintf(line, sizeof line, "%.*s1050}", (int)(strlen(head) - 7), head);
+    add(&top, line); /* resumed 41 s after the last line */
+    for (int i = 10; i <= 12; i++) {
+        (void)snprintf(line, sizeof line, "{\"step\": %d, \"loss\": 1, \"loss_bits\": \"0\", "
+                       "\"time\": %d, \"step_ms\": %d}", i, 1041 + i, i == 12 ? 60000 : 250);
+        add(&top, line);
+    }
+    char *text = draw(&top, &screen);
+    assert_non_null(strstr(text, "  00:12, 00:22 left\n"));
+    free(text);
+    dead.gone = true;
+    text      = draw(&top, &dead);
+    assert_non_null(strstr(text, "ended 00:17 ago without a result"));
+    assert_null(strstr(text, " left\n"));
+    free(text);
+    add(&top, "{\"step\": 12, \"weights\": \"abcd\", \"run\": \"0\", \"time\": 1053}");
+    text = draw(&top, &dead);
+    assert_non_null(strstr(text, "  stopped\n"));
+    free(text);
+}
+
 /* A program with lockstep.torch has no times of parts, and need not log a learning rate. */
 static void logs_of_programs_are_shown(void **state)
 {
     static lki_top       top = { .path = "run.jsonl" };
-    const lki_top_screen screen = { 80, 24, false, true, 1010 };
+    const lki_top_screen screen = { 80, 24, false, true, false, 1010 };
     (void)state;
     add(&top, "{\"step\": 0, \"lockstep\": \"0\", \"ranks\": [{\"rank\": 0, \"host\": 0, "
               "\"pid\": 5}], \"config\": {}, \"time\": 1000}");
@@ -156,7 +186,7 @@ static void bad_lines_do_no_harm(void **state)
 {
     static lki_top       top;
     uint32_t             random = 1;
-    const lki_top_screen screen = { 80, 24, true, true, 1010 };
+    const lki_top_screen screen = { 80, 24, true, true, false, 1010 };
     (void)state;
     for (int round = 0; round < (getenv("LK_BRIEF") != NULL ? 300 : 3000); round++) {
         char line[sizeof head];
@@ -205,6 +235,7 @@ int main(void)
         cmocka_unit_test(the_picture_fits_every_terminal),
         cmocka_unit_test(the_picture_has_the_state),
         cmocka_unit_test(workers_come_and_go),
+        cmocka_unit_test(pauses_are_not_time_of_the_run),
         cmocka_unit_test(logs_of_programs_are_shown),
         cmocka_unit_test(bad_lines_do_no_harm),
         cmocka_unit_test(a_log_is_read_as_it_grows),

@@ -50,6 +50,22 @@ struct train_options {
 /* Rows for a struct whose first member is a train_options.  The first row is MODEL. */
 extern const lki_option lki_train_table[];
 
+/* Names the command for which `train` reads options and reports errors: resume or verify, in a
+ * variable of the environment, which workers inherit. */
+#define LKI_TRAIN_FOR "LOCKSTEP_TRAIN_FOR"
+
+/* Returns the arguments with the model that the folder of --init has, if they name none; else NULL.
+ * The caller frees the list. */
+char **lki_train_with_model(int argc, char **argv);
+
+/* Finds out whether --init is given without a model and has none either (lki_command.check). */
+size_t lki_train_check_model(const lki_command *command, const void *target, lki_message *errors,
+                             size_t most);
+
+/* Also finds what is wrong with the files and directories that a run is to write. */
+size_t lki_train_check_options(const lki_command *command, const void *target,
+                               lki_message *errors, size_t most);
+
 /* Reads --loss-scale: a rule, or a constant scale. */
 bool lki_read_loss_scale(const char *text, void *target, lki_message *error);
 

@@ -31,10 +31,10 @@ static int exit_code(lk_status status)
     return status == LK_ESTOPPED ? LKI_EXIT_STOPPED : LKI_EXIT_FAILURE;
 }
 
-static int report(lk_status status)
+static int report(const train_options *options, lk_status status)
 {
     if (status != LK_OK)
-        lki_print_error("train");
+        lki_print_error(options->command->name);
     return exit_code(status);
 }
 
@@ -56,6 +56,7 @@ static bool launcher_asks(void *comm)
  * `timeout` signals a process and then its group, so a signal shortly after the first one does not
  * count. */
 typedef struct {
+    const char *command;
     sigset_t    set;
     atomic_bool asked, over; /* over: the thread must end */
 } listener;
@@ -69,8 +70,8 @@ static void *listen(void *argument)
     while (sigwait(&self->set, &number) == 0 && !atomic_load(&self->over)) {
         if (atomic_exchange(&self->asked, true)) {
             fprintf(stderr,
-                    "lockstep train: a second SIG%s ended the workers before they had saved\n",
-                    sigabbrev_np(number));
+                    "lockstep %s: a second SIG%s ended the workers before they had saved\n",
+                    self->command, sigabbrev_np(number));
             _exit(128 + number);
         }
         (void)nanosleep(&moment, NULL);
@@ -133,10 +134,10 @@ lk_status lki_train_work(lk_comm *comm, train_options *options)
 }
 
 /* Prints why the run was interrupted, and after which step. */
-static void print_stop(lk_status status)
+static void print_stop(const train_options *options, lk_status status)
 {
     if (status == LK_ESTOPPED)
-        lki_print_error("train");
+        lki_print_error(options->command->name);
 }
 
 /* Merges the traces that the ranks have written, however the run ended.  With several machines,
@@ -147,7 +148,7 @@ static int merge_trace(const train_options *options, uint32_t first, uint32_t co
     uint32_t    mine = options->nodes.count > 1 ? (uint32_t)getpid() : 0;
     if (path == NULL || lk_trace_merge(path, first, count, mine) == LK_OK)
         return exit;
-    lki_print_error("train");
+    lki_print_error(options->command->name);
     return exit != 0 ? exit : LKI_EXIT_FAILURE;
 }
 
@@ -214,10 +215,10 @@ static int run_late_worker(train_options *options)
     if (status == LK_OK)
         status = work(NULL, options);
     if (options->result.speaks)
-        print_stop(status);
+        print_stop(options, status);
     (void)fflush(stdout);
     bool said = status == LK_EPEER || status == LK_ETIMEOUT || status == LK_ESTOPPED;
-    return said ? exit_code(status) : report(status);
+    return said ? exit_code(status) : report(options, status);
 }
 
 /* Makes all ranks resume from the newest checkpoint if any host was restarted.  The command on
@@ -246,7 +247,7 @@ static int run_worker(train_options *options)
     if (silent && (status == LK_EPEER || status == LK_ETIMEOUT))
         return exit_code(status);
     if (status != LK_OK) {
-        (void)report(status);
+        (void)report(options, status);
         return lki_exit_unjoined(status);
     }
 
@@ -264,9 +265,9 @@ static int run_worker(train_options *options)
     else
         status = options->run != NULL ? options->run(comm, options) : work(comm, options);
     if (options->result.speaks)
-        print_stop(status);
+        print_stop(options, status);
     if (!silent && status != LK_ESTOPPED)
-        (void)report(status);
+        (void)report(options, status);
     (void)fflush(stdout);
     bool here = !silent && (status == LK_OK || status == LK_ESTOPPED) && merges(options, comm);
     int exit = here ? merge_trace(options, rank, options->config.workers_here, exit_code(status))
@@ -277,7 +278,7 @@ static int run_worker(train_options *options)
 
 static int run_threads(train_options *options)
 {
-    listener  ear = { .asked = false };
+    listener  ear = { .command = options->command->name };
     pthread_t thread;
     (void)sigemptyset(&ear.set);
     (void)sigaddset(&ear.set, SIGINT);
@@ -285,7 +286,8 @@ static int run_threads(train_options *options)
     (void)pthread_sigmask(SIG_BLOCK, &ear.set, NULL);
     int error = pthread_create(&thread, NULL, listen, &ear);
     if (error != 0) {
-        fprintf(stderr, "lockstep train: cannot start a thread: %s\n", strerror(error));
+        fprintf(stderr, "lockstep %s: cannot start a thread: %s\n", options->command->name,
+                strerror(error));
         return LKI_EXIT_FAILURE;
     }
     options->config.calls.stop         = was_asked;
@@ -298,8 +300,8 @@ static int run_threads(train_options *options)
     atomic_store(&ear.over, true);
     (void)pthread_kill(thread, SIGINT);
     (void)pthread_join(thread, NULL);
-    print_stop(status);
-    return status == LK_ESTOPPED ? LKI_EXIT_STOPPED : report(status);
+    print_stop(options, status);
+    return status == LK_ESTOPPED ? LKI_EXIT_STOPPED : report(options, status);
 }
 
 static int refuse(const train_options *options, const char *why)
@@ -310,7 +312,12 @@ static int refuse(const train_options *options, const char *why)
 static int keep_workers(const train_options *options, char **argv, lk_launch_options how)
 {
     const char *here = options->config.files_elsewhere ? NULL : options->config.checkpoint.folder;
-    return lki_keep_workers(argv, how, here, options->restart);
+    return lki_keep_workers(options->command->name, argv, how, here, options->restart);
+}
+
+static int start_workers(const train_options *options, char **argv, lk_launch_options how)
+{
+    return lki_start_workers(options->command->name, argv, how);
 }
 
 /* Prints a reason as a usage error, with the option that implied --on-failure continue. */
@@ -368,10 +375,10 @@ static int run_all(train_options *options, char **argv, lk_launch_options how)
     char **line = with_threads(options, argv);
     int    exit = LKI_EXIT_FAILURE;
     if (line == NULL)
-        fprintf(stderr, "lockstep %s: out of memory\n", argv[0]);
+        fprintf(stderr, "lockstep %s: out of memory\n", options->command->name);
     else
         exit = options->worker_mode == LKI_MODE_THREADS ? run_threads(options)
-               : options->restart == 0                  ? lki_start_workers(line, how)
+               : options->restart == 0                  ? start_workers(options, line, how)
                                                         : keep_workers(options, line, how);
     free(line);
     return merge_trace(options, 0, options->config.workers, exit);
@@ -382,8 +389,8 @@ static int start(train_options *options, char **argv)
 {
     options->config.files_elsewhere = options->nodes.count > 1 && options->nodes.number != 0;
     if (lacks_input(options)) {
-        fprintf(stderr, "lockstep train: standard input is closed, which '%s' is to read\n",
-                options->config.data.source);
+        fprintf(stderr, "lockstep %s: standard input is closed, which '%s' is to read\n",
+                options->command->name, options->config.data.source);
         return LKI_EXIT_FAILURE;
     }
     options->config.elastic.survives = options->on_failure == LK_ON_FAILURE_CONTINUE;
@@ -391,7 +398,7 @@ static int start(train_options *options, char **argv)
     if (status == LK_EINVAL)
         return refuse(options, lk_error_last()->message);
     if (status != LK_OK)
-        return report(status);
+        return report(options, status);
     lki_train_use_cores(options);
     options->nodes.file = &options->file;
     lk_launch_options how   = { .struct_size = sizeof(lk_launch_options),
@@ -417,9 +424,10 @@ static int start(train_options *options, char **argv)
     if (status == LK_EINVAL)
         return refuse(options, lk_error_last()->message);
     if (status != LK_OK)
-        return report(status);
+        return report(options, status);
+    if (!lki_record_write(options))
+        return LKI_EXIT_FAILURE;
     lki_train_print_choices(options);
-    lki_record_write(options);
     return run_all(options, argv, how);
 }
 
@@ -459,14 +467,14 @@ int lki_train_start(train_options *options, char **argv)
     lki_train_suit(options);
     result = LKI_EXIT_FAILURE;
     if (fcntl(STDOUT_FILENO, F_GETFD) < 0)
-        fprintf(stderr, "lockstep train: standard output is closed, but the result is written "
-                        "there; redirect it, for example to /dev/null\n");
+        fprintf(stderr, "lockstep %s: standard output is closed, but the result is written "
+                        "there; redirect it, for example to /dev/null\n", options->command->name);
     else if (ends)
         result = refuse(options, "MIN:MAX (--workers, --nnodes, --hosts) continues after the loss "
                                  "of workers, and --on-failure stop ends the run: leave out one "
                                  "of them, or MIN");
     else if (lki_train_find_kernels(options) != LK_OK)
-        result = report(LK_EUNSUPPORTED);
+        result = report(options, LK_EUNSUPPORTED);
     else
         result = lk_enters() ? run_late_worker(options)
                  : launched ? run_worker(options)

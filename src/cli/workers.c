@@ -102,7 +102,8 @@ lk_status lki_join_workers(lk_comm **out, const lk_join_options *options)
 
 /* Launches the job; returns false if no job was started.  Prints the reason, unless `patient` is
  * set and the job has begun without this host (LK_EPEER). */
-static bool launch(char **argv, lk_launch_options how, bool patient, lk_launch_result *result)
+static bool launch(const char *command, char **argv, lk_launch_options how, bool patient,
+                   lk_launch_result *result)
 {
     /* argv does not include the program's name. */
     char   self[PATH_MAX];
@@ -112,7 +113,7 @@ static bool launch(char **argv, lk_launch_options how, bool patient, lk_launch_r
     char **worker = calloc(count + 2, sizeof *worker);
     *result       = (lk_launch_result){ .exit_code = LKI_EXIT_FAILURE };
     if (worker == NULL) {
-        fprintf(stderr, "lockstep %s: out of memory\n", argv[0]);
+        fprintf(stderr, "lockstep %s: out of memory\n", command);
         return false;
     }
     worker[0] = own_file(self);
@@ -124,7 +125,7 @@ static bool launch(char **argv, lk_launch_options how, bool patient, lk_launch_r
     bool started = lk_launch(&how, result) == LK_OK;
     free(worker);
     if (!started && !(patient && lk_error_last()->status == LK_EPEER))
-        lki_print_error(argv[0]);
+        lki_print_error(command);
     return started;
 }
 
@@ -137,10 +138,11 @@ static int say_end(const char *command, const lk_launch_result *result)
     return result->exit_code;
 }
 
-int lki_start_workers(char **argv, lk_launch_options how)
+int lki_start_workers(const char *command, char **argv, lk_launch_options how)
 {
     lk_launch_result result;
-    return launch(argv, how, false, &result) ? say_end(argv[0], &result) : result.exit_code;
+    return launch(command, argv, how, false, &result) ? say_end(command, &result)
+                                                      : result.exit_code;
 }
 
 /* ---- Restarting -------------------------------------------------------------------------- */
@@ -192,13 +194,14 @@ static int64_t now_ms(void)
 
 /* Launches the job.  A restarted host may be too early: a job that still runs without this host
  * rejects it.  The host then tries again until the next job begins or the time limit has passed. */
-static bool launch_in_turn(char **argv, lk_launch_options how, lk_launch_result *result)
+static bool launch_in_turn(const char *command, char **argv, lk_launch_options how,
+                           lk_launch_result *result)
 {
     const struct timespec pause = { 0, 250000000 };
     const sigset_t        set   = requests();
     int64_t               last  = now_ms() + (how.join_ms != 0 ? how.join_ms : JOIN_MS);
 
-    while (!launch(argv, how, how.nodes > 1 && now_ms() < last, result)) {
+    while (!launch(command, argv, how, how.nodes > 1 && now_ms() < last, result)) {
         int number = -1;
         if (how.nodes < 2 || lk_error_last()->status != LK_EPEER || now_ms() >= last ||
             (number = sigtimedwait(&set, NULL, &pause)) > 0) {
@@ -209,21 +212,22 @@ static bool launch_in_turn(char **argv, lk_launch_options how, lk_launch_result 
     return true;
 }
 
-int lki_keep_workers(char **argv, lk_launch_options how, const char *checkpoint, uint32_t most)
+int lki_keep_workers(const char *command, char **argv, lk_launch_options how,
+                     const char *checkpoint, uint32_t most)
 {
     lk_launch_result result;
     int64_t          last  = -1;
     uint32_t         times = 0;
 
     for (;;) {
-        if (!launch_in_turn(argv, how, &result))
+        if (!launch_in_turn(command, argv, how, &result))
             return result.exit_code;
         int64_t newest = checkpoint != NULL ? newest_step(checkpoint) : -1;
         times          = newest > last || checkpoint == NULL ? 1 : times + 1;
         last           = newest;
         if (!result.lost || times > most)
-            return say_end(argv[0], &result);
-        say_again(argv[0], result.cause, newest, checkpoint == NULL, times, most);
+            return say_end(command, &result);
+        say_again(command, result.cause, newest, checkpoint == NULL, times, most);
         how.chaos.seed++; /* a restart must not repeat the same faults */
         (void)setenv(again, "1", 1);
     }

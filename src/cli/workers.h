@@ -6,14 +6,16 @@
 #include "cli/options.h"
 #include "lockstep/launch.h"
 
-/* Starts copies of this program as `how` specifies, with argv (argv[0] is the command's name).
- * Watches them until they end, and prints the first failure.  Returns the exit status. */
-int lki_start_workers(char **argv, lk_launch_options how);
+/* Starts copies of this program as `how` specifies, with argv (argv[0] is the name of the command
+ * that a worker runs).  Watches them until they end, and prints the first failure, as one of
+ * `command`.  Returns the exit status. */
+int lki_start_workers(const char *command, char **argv, lk_launch_options how);
 
 /* Starts workers like lki_start_workers().  If workers were lost (lk_launch_result.lost), starts
  * all of them again, at most `most` times in a row without a newer checkpoint in `checkpoint`.  A
  * NULL `checkpoint` means that another host has the checkpoints and counts the restarts. */
-int lki_keep_workers(char **argv, lk_launch_options how, const char *checkpoint, uint32_t most);
+int lki_keep_workers(const char *command, char **argv, lk_launch_options how,
+                     const char *checkpoint, uint32_t most);
 
 /* Returns the number of cores that this process may use. */
 uint32_t lki_core_count(void);

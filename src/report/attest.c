@@ -6,10 +6,13 @@
  *    "data": {"content": hash in the log, "files": [{"path": "...", "bytes": 1, "sha256": "..."}]},
  *    "losses": ["4016276040000000", ...],      of steps 1, 2, ...: the bits of the double, followed
  *                                              by those of virtual workers if the log has them
- *    "checkpoints": [{"step": 2, "weights": "...", "manifest": SHA-256, "link": "..."}, ...]}
+ *    "checkpoints": [{"step": 2, "weights": "...", "manifest": SHA-256, "link": "..."}, ...],
+ *    "fields": {"seed": "...", "options": {"lr": "...", ...}, ...}}       to name a changed field
  *
  * A link is the SHA-256 of the link before it, a line "STEP LOSS" for each step since then, and the
- * hashes of weights and manifest.  The first link continues the SHA-256 of all other keys.
+ * hashes of weights and manifest.  The first link continues the SHA-256 of all other keys.  The
+ * fields have the first digits of the SHA-256 of each of these keys.  If the chain breaks, they
+ * show which one was changed.  They prove nothing themselves; earlier versions have none.
  * Statements of version 1 have no losses of virtual workers.
  */
 #include <errno.h>
@@ -30,7 +33,8 @@
 #include "report/target.h"
 
 #define FORMAT "lockstep-statement"
-enum { VERSION = 2, DATA_FILES_MAX = 2, LOSS_DIGITS = 16 };
+enum { VERSION = 2, DATA_FILES_MAX = 2, LOSS_DIGITS = 16, FIELD_DIGITS = 16,
+       FIELD_NAME = 128 };
 
 struct lk_statement {
     json_t                  *root; /* owns all strings */
@@ -76,6 +80,60 @@ static lk_status hash_origin(const json_t *root, char hex[65])
     lki_sha256_end(&hash, hex);
     free(text);
     return LK_OK;
+}
+
+static json_t *hash_value(const json_t *value)
+{
+    char       hex[65];
+    lki_sha256 hash;
+    char      *text = json_dumps(value, JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY);
+    lki_sha256_begin(&hash);
+    add_line(&hash, text != NULL ? text : "");
+    lki_sha256_end(&hash, hex);
+    free(text);
+    return json_stringn(hex, FIELD_DIGITS);
+}
+
+/* Makes the hashes of the fields: of each key, and of each key of the objects in `root`. */
+static json_t *hash_fields(const json_t *root)
+{
+    json_t     *fields = json_object(), *value, *inner;
+    const char *key, *inner_key;
+    json_object_foreach((json_t *)(uintptr_t)root, key, value)
+    {
+        if (strcmp(key, "checkpoints") == 0 || strcmp(key, "losses") == 0 ||
+            strcmp(key, "fields") == 0)
+            continue;
+        json_t *hashes = json_is_object(value) ? json_object() : hash_value(value);
+        json_object_foreach(value, inner_key, inner)
+            (void)json_object_set_new(hashes, inner_key, hash_value(inner));
+        (void)json_object_set_new(fields, key, hashes);
+    }
+    return fields;
+}
+
+/* Writes the first difference of two lists of hashes, such as "options.lr".  Returns false if they
+ * are equal. */
+static bool find_difference(const json_t *stated, const json_t *found, const char *head,
+                            char *name, size_t bytes)
+{
+    const char   *key;
+    json_t       *hash;
+    const json_t *lists[] = { stated, found };
+    for (size_t i = 0; i < 2; i++)
+        json_object_foreach((json_t *)(uintptr_t)lists[i], key, hash)
+        {
+            const json_t *other = json_object_get(lists[1 - i], key);
+            if (json_equal(hash, other))
+                continue;
+            (void)snprintf(name, bytes, "%s%s", head, key);
+            if (!json_is_object(hash) || !json_is_object(other))
+                return true;
+            char inner[FIELD_NAME];
+            (void)snprintf(inner, sizeof inner, "%.60s.", key);
+            return find_difference(hash, other, inner, name, bytes);
+        }
+    return false;
 }
 
 /* Replaces `link` by the link of a checkpoint, after that of step `from`. */
@@ -236,6 +294,25 @@ static uint64_t step_of(const json_t *checkpoint)
     return (uint64_t)json_integer_value(json_object_get(checkpoint, "step"));
 }
 
+/* Reports that a statement was changed: the field, or else where its chain breaks. */
+static lk_status refuse_changed(const json_t *root, uint64_t from, uint64_t step)
+{
+    const json_t *stated = json_object_get(root, "fields");
+    json_t       *found  = hash_fields(root);
+    char          name[FIELD_NAME];
+    bool          named = json_is_object(stated) &&
+                 find_difference(stated, found, "", name, sizeof name);
+    json_decref(found);
+    if (named)
+        return lk_fail(LK_ECORRUPT, "the statement was changed: its '%s' is not what was stated, "
+                                    "and the chain of hashes breaks", name);
+    return lk_fail(LK_ECORRUPT,
+                   "the statement was changed: its chain breaks at the checkpoint of step %" PRIu64
+                   ", so a loss of steps %" PRIu64 "-%" PRIu64 " or a hash of that checkpoint is "
+                   "not what was stated%s", step, from + 1, step,
+                   stated == NULL && from == 0 ? ", or another field" : "");
+}
+
 /* Sets the link of each checkpoint, or compares it. */
 static lk_status make_links(json_t *root, bool compare)
 {
@@ -248,11 +325,9 @@ static lk_status make_links(json_t *root, bool compare)
     {
         hash_link(link, losses, from, step_of(checkpoint), text_at(checkpoint, "weights"),
                   text_at(checkpoint, "manifest"));
-        from = step_of(checkpoint);
         if (compare && strcmp(link, text_at(checkpoint, "link")) != 0)
-            return lk_fail(LK_ECORRUPT,
-                           "the statement was changed: its chain of losses and hashes breaks at "
-                           "the checkpoint of step %" PRIu64, from);
+            return refuse_changed(root, from, step_of(checkpoint));
+        from = step_of(checkpoint);
         (void)json_object_set_new(checkpoint, "link", json_string(link));
     }
     return LK_OK;
@@ -278,6 +353,7 @@ static lk_status fill(json_t *root, const lki_target *target)
                        "%" PRIu64, target->log, steps, last);
     while (json_array_size(json_object_get(root, "losses")) > last)
         (void)json_array_remove(json_object_get(root, "losses"), last);
+    (void)json_object_set_new(root, "fields", hash_fields(root));
     return make_links(root, false);
 }
 

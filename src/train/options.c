@@ -200,6 +200,7 @@ static json_t *duplicate_json(const lk_train_config *config)
 #define ALIAS(name_) .alias = name_,
 #define ALIAS_OF(name_, value_) .alias = name_,
 #define COMMON
+#define UNLESS(option_)
 #define REQUIRED
 #define ELSE(default_)
 #define LETTER(letter_)

@@ -24,7 +24,7 @@ static void a_resume_refuses_other_data(void **state)
     (void)run_shell(&r, *state, "seq 201 >moved.txt");
     run_command(&r, *state, "resume moved --steps 4");
     assert_int_equal(r.status, 2);
-    assert_says(r.err, "lockstep train: --data text:moved.txt is not the data of the checkpoint");
+    assert_says(r.err, "lockstep resume: --data text:moved.txt is not the data of the checkpoint");
     assert_says(r.err, "or say --changed-data");
     run_command(&r, *state, "resume moved --steps 4 --data same.txt"); /* a name is no content */
     assert_int_equal(r.status, 0);
@@ -50,7 +50,7 @@ static void outputs_overwrite_no_other_file(void **state)
         { "--metrics /dev/null", "--metrics /dev/null is no file" },
         { "--log same --metrics same", "--log and --metrics are the same file same" },
         { "--log same --trace same", "--log and --trace are the same file same" },
-        { "--tensorboard other.txt", "'other.txt': Not a directory" },
+        { "--tensorboard other.txt", "--tensorboard other.txt: is a file, not a directory" },
     };
     static command_result before, after;
     (void)run_shell(&before, *state, "seq 200 >poem.txt; seq 9 >other.txt; ln -s poem.txt link; "

@@ -53,13 +53,24 @@ static void the_cache_does_not_change_the_text(void **state)
         for (uint32_t k = 0; k < 2; k++) {
             (void)snprintf(line, sizeof line,
                            LOCKSTEP "sample %s --prompt abcd --tokens 60 --count 2 --temperature 3 "
-                                    "--top-k 200 --top-p 0.99 --seed 5 --threads %u%s",
+                                    "--top-k 200 --top-p 0.99 --seed 5 --raw --threads %u%s",
                            ways[i], k + 1, k == 0 ? "" : " --no-cache");
             run(k == 0 ? &cached : &whole, state, line, 0);
         }
         assert_memory_equal(cached.out, whole.out, 130);
         assert_int_not_equal(memcmp(cached.out, cached.out + 65, 64), 0); /* texts differ */
     }
+}
+
+/* Checks that a pipe gets UTF-8, with U+FFFD for other bytes, and all bytes with --raw. */
+static void a_pipe_gets_valid_text(void **state)
+{
+    static command_result result;
+    run(&result, state,
+        "sample() { " LOCKSTEP "sample gpt --prompt ab --tokens 200 --temperature 9 $1; }; "
+        "sample >text-out; sample --raw >raw-out; python3 -c \"raw = open('raw-out', 'rb').read();"
+        " text = open('text-out', 'rb').read(); "
+        "assert text == raw.decode(errors='replace').encode() != raw\"", 0);
 }
 
 /* Copies the bits of a loss from a line of a log or of eval. */
@@ -106,6 +117,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_trained_llama_generates_text),
         cmocka_unit_test(the_cache_does_not_change_the_text),
+        cmocka_unit_test(a_pipe_gets_valid_text),
         cmocka_unit_test(eval_has_the_bits_of_the_run),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

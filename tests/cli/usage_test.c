@@ -54,6 +54,8 @@ static const struct {
     { "chart", "there is no command chart" },
     { "train", "MODEL is missing" },
     { "train mlp gpt", "unexpected argument gpt" },
+    { "train gpt /dev/null", "unexpected argument /dev/null; did you mean --data /dev/null?" },
+    { "train /dev/null", "if it is the data, write gpt --data /dev/null" },
     { "train mlp --restart 3", "unexpected argument 3; did you mean --restart=3?" },
     { "train mlp --global-batch 8 --lr 1", "--data is missing: what to train on: a file" },
     { "train mlp --data", "--data needs a value: --data SOURCE, what to train on: a file" },
@@ -71,6 +73,7 @@ static const struct {
     { GOOD "--steps 1 -np 4", "unknown option -np: here it is --workers N" },
     { GOOD "--steps 1 -n4", "unknown option -n4; did you mean -n 4?" },
     { "sample x --max-new-tokens 5", "here it is --tokens N" },
+    { "sample x --max-tokens 5", "here it is --tokens N" },
     { "resume nowhere --steps 3", "give the --checkpoint directory of a run" },
     { "train gpt --data nowhere.txt", "--data nowhere.txt: there is no such file or folder" },
     { "train gpt --data txt:a", "there is no kind 'txt', did you mean text" },
@@ -266,6 +269,22 @@ static const struct {
     { GOOD "--steps 1 --chaos 1,1e300",
       "--chaos 1,1e300: must be SEED,RATE with an integer and a number above 0 and up to 10000" },
     { GOOD "--steps 1 --log -", "--log - names no file" },
+    { GOOD "--steps 0 --log no/a --metrics no/b --tensorboard /dev/null --checkpoint no/c",
+      "--steps 0: must be an integer of at least 1\nlockstep train: --checkpoint no/c: there is no "
+      "directory 'no'; make it first (mkdir -p), or correct the path\nlockstep train: --log no/a: "
+      "there is no directory 'no'; make it first (mkdir -p), or correct the path\nlockstep train: "
+      "--tensorboard /dev/null: is a file, not a directory; give another path\nlockstep train: "
+      "--metrics no/b: there is no directory 'no'" },
+    { GOOD "--steps 1 --trace / --flight-recorder no/a",
+      "--trace /: is a directory; name a file in it\nlockstep train: --flight-recorder no/a" },
+    { "run -np 4 -lr 3", "unknown option -lr; options of the program come after its name" },
+    { GOOD "--steps 1 -lr 3", "unknown option -lr; did you mean --lr?" },
+    { "train --init nowhere --data nowhere.txt",
+      "there is no such file or folder; correct the path\nlockstep train: --init nowhere: No such "
+      "file or directory; correct the path\n(" },
+    { "plan --init nowhere", "lockstep plan: --init nowhere: No such file or directory" },
+    { "eval . --data nowhere.txt", "--data nowhere.txt: there is no such file or folder" },
+    { "verify", "RUN or FILE is missing: give the --checkpoint directory of a run and a step" },
     { "run -n 0 ./program", "-n 0: must be an integer from 1 to" },
     { "run -n 1 --nnodes 2 --insecure --rendezvous tcp://h ./program", "is no rendezvous" },
     { "run", "-n N is missing: number of copies of the program to start" },
@@ -347,9 +366,8 @@ static void a_missing_file_is_no_usage_error(void **state)
     } cases[] = {
         { "train mlp --data idx:a,b --global-batch 8 --steps 1 --lr 1", "'a'" },
         { "train gpt --data text:none --global-batch 8 --steps 1 --lr 1", "'none'" },
-        { GOOD "--steps 1 --log none/log", "none/log" },
+        { GOOD "--steps 1 --log /proc/log", "'/proc/log': No such file or directory; give an" },
         { GOOD "--steps 1 --checkpoint /proc/here", "/proc/here" },
-        { GOOD "--steps 1 --checkpoint none/run", "create the directories above it first" },
         { GOOD "--steps 1 --init none.safetensors", "none.safetensors" },
         { "sample none", "(give the --checkpoint directory of a run, or a .safetensors file)" },
         { "sample .", "there is no checkpoint in '.'\n(give the --checkpoint directory of a run" },

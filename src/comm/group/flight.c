@@ -60,8 +60,8 @@ lk_status lki_flight_prepare(const char *directory, lki_roster roster)
     char path[4096];
 
     if (mkdir(directory, 0777) != 0 && errno != EEXIST)
-        return lk_fail(LK_EIO, "cannot make the flight directory '%s': %s", directory,
-                       strerror(errno));
+        return lk_fail(LK_EIO, "cannot make the flight directory '%s': %s; give another one",
+                       directory, strerror(errno));
     DIR *folder = opendir(directory);
     if (folder == NULL)
         return lk_fail(LK_EIO, "cannot read the flight directory '%s': %s", directory,

@@ -390,7 +390,7 @@ class Chart {
     g.scale(scale, scale);
     this.left = 58;
     this.right = 12;
-    this.top = 10;
+    this.top = 18; // with room for the tips of marks, which must not hide a line at the top
     this.bottom = 38;
     this.w = box.width - this.left - this.right;
     this.h = box.height - this.top - this.bottom;
@@ -407,11 +407,11 @@ class Chart {
       return;
     }
     this.axes(g);
+    this.marks(g);
     g.save();
     g.beginPath();
     g.rect(this.left - 4, this.top - 4, this.w + 8, this.h + 8); // points on the border are whole
     g.clip();
-    this.marks(g);
     if (this.options.stacked) this.stack(g, lines);
     else for (const line of lines) this.line(g, line);
     g.restore();
@@ -477,7 +477,7 @@ class Chart {
       g.stroke();
       g.setLineDash([]);
       g.beginPath();
-      const tip = mark.down ? this.top + 9 : this.top + 1, base = mark.down ? this.top + 1 : this.top + 9;
+      const tip = this.top - (mark.down ? 4 : 12), base = this.top - (mark.down ? 12 : 4);
       g.moveTo(x, tip);
       g.lineTo(x - 5, base);
       g.lineTo(x + 5, base);
@@ -550,6 +550,10 @@ class Chart {
   stack(g, lines) {
     const { from, to, x } = lines[0];
     const below = new Float64Array(x.length);
+    if (to - from === 1) { // an area of one step would have no width
+      this.bar(g, lines, from);
+      return;
+    }
     for (const line of lines) {
       g.fillStyle = colour(line.item.index);
       g.globalAlpha = 0.75;
@@ -560,6 +564,20 @@ class Chart {
       g.globalAlpha = 1;
       for (let i = from; i < to; i++) below[i] += line.y[i] || 0;
     }
+  }
+
+  // Draws the values of a single step as a bar.
+  bar(g, lines, at) {
+    const middle = this.px(lines[0].x[at]);
+    let below = 0;
+    g.globalAlpha = 0.75;
+    for (const line of lines) {
+      const value = line.y[at] || 0;
+      g.fillStyle = colour(line.item.index);
+      g.fillRect(middle - 20, this.py(below + value), 40, this.py(below) - this.py(below + value));
+      below += value;
+    }
+    g.globalAlpha = 1;
   }
 
   cursor(g) {
@@ -967,7 +985,8 @@ class Deal {
 
 function workers(missing) {
   const children = [];
-  const pictures = runs.map((run) => [run, deals(run)]).filter(([, list]) => list.length > 0)
+  const pictures = runs.filter((run) => run.all.length > 0) // without a step there is nothing to draw
+    .map((run) => [run, deals(run)]).filter(([, list]) => list.length > 0)
     .map(([run, list]) => new Deal(run, list).element);
   for (const run of runs) {
     const ranks = run.all.filter((one) => one.name.startsWith("rank_ms["));

@@ -226,7 +226,7 @@ void lki_display_clear(lki_display *display)
     display->bar_shown = false;
 }
 
-void lki_display_end(lki_display *d, const lki_step_record *last, bool same)
+void lki_display_end(lki_display *d, const lki_step_record *last, const char *hashes)
 {
     char time[32], validation[32] = "", curve[4 * CURVE_MOST + 4] = "";
     if (!d->terminal || d->config->quiet || last->step <= d->start)
@@ -239,9 +239,8 @@ void lki_display_end(lki_display *d, const lki_step_record *last, bool same)
     fprintf(stderr, "%llu steps in %s: loss %.4f %s%s\n",
             (unsigned long long)(last->step - d->start), time_text(lki_seconds() - d->begun, time),
             last->loss, curve, validation);
-    if (same)
-        fprintf(stderr, "the hashes, of the whole state and of the weights, are the same for any "
-                        "workers:\n");
+    if (hashes != NULL)
+        fprintf(stderr, "%s the same for any workers:\n", hashes);
 }
 
 void lki_display_step(lki_display *d, const lki_step_record *r)

@@ -34,8 +34,9 @@ void lki_display_begin(lki_display *display, uint64_t start, uint64_t end);
 void lki_display_step(lki_display *display, const lki_step_record *record);
 
 /* On a terminal, replaces the bar by a summary of the steps.  `last`: the record of the last one.
- * `same`: the hashes that follow are the same for any number of workers. */
-void lki_display_end(lki_display *display, const lki_step_record *last, bool same);
+ * `hashes`: text about the hashes that follow, which are the same for any number of workers; NULL:
+ * they are not. */
+void lki_display_end(lki_display *display, const lki_step_record *last, const char *hashes);
 
 /* Removes the bar, so that another line can be printed. */
 void lki_display_clear(lki_display *display);

@@ -477,11 +477,22 @@ lk_status lki_journal_finding(lki_journal *journal, const lk_audit_finding *f)
                                f->what, lki_wall_seconds()));
 }
 
+/* Returns a text about the hashes that are printed at the end; NULL if they depend on the workers.
+ * The hash of the weights is the result of a whole run, so one that was interrupted has none. */
+static const char *hashes_of(const lki_journal *journal, const lk_train_result *result)
+{
+    bool whole = result->ended != NULL || journal->last.step >= journal->display.end;
+    if (journal->label > LK_LABEL_INVARIANT)
+        return NULL;
+    return whole ? "the hashes, of the whole state and of the weights, are"
+                 : "the hash of the whole state after these steps is";
+}
+
 lk_status lki_journal_end(lki_journal *journal, const lk_train_result *result)
 {
     if (journal == NULL)
         return LK_OK;
-    lki_display_end(&journal->display, &journal->last, journal->label <= LK_LABEL_INVARIANT);
+    lki_display_end(&journal->display, &journal->last, hashes_of(journal, result));
     LK_TRY(lki_metrics_write(&journal->metrics, metrics_of(journal, true)));
     if (journal->log == NULL)
         return LK_OK;

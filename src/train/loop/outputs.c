@@ -84,8 +84,8 @@ static lk_status check_output(const lk_train_config *c, const output *out)
         return lk_fail(LK_EINVAL, "`%s` - names no file; write /dev/stdout, or ./- if it does",
                        out->option);
     if (out->first != '\0' && !can_write(out->path))
-        return lk_fail(LK_EIO, "cannot write the %s '%s': %s", out->option, out->path,
-                       strerror(errno));
+        return lk_fail(LK_EIO, "cannot write the %s '%s': %s; give another `%s`", out->option,
+                       out->path, strerror(errno), out->option);
     if (is_read(c, out->path))
         return lk_fail(LK_EINVAL, "`%s` %s is a file that the run reads, and would be overwritten: "
                                   "give another one", out->option, out->path);
@@ -113,8 +113,8 @@ static lk_status check_tensorboard(const char *path)
     if (why == 0 && access(path, W_OK | X_OK) != 0)
         why = errno;
     return why == 0 ? LK_OK
-                    : lk_fail(LK_EIO, "cannot write event files to `tensorboard` '%s': %s", path,
-                              strerror(why));
+                    : lk_fail(LK_EIO, "cannot write event files to `tensorboard` '%s': %s; give "
+                                      "another directory", path, strerror(why));
 }
 
 static lk_status share_file(const char *one, const char *other, const char *path)

@@ -62,8 +62,8 @@ lk_status lki_checkpoint_check(const lk_train_config *config)
                        config->checkpoint.folder);
     LK_TRY(make_directory(config->checkpoint.folder));
     if (access(config->checkpoint.folder, W_OK | X_OK) != 0)
-        return lk_fail(LK_EIO, "cannot write to the checkpoint directory '%s': %s",
-                       config->checkpoint.folder, strerror(errno));
+        return lk_fail(LK_EIO, "cannot write to the checkpoint directory '%s': %s; give another "
+                               "`checkpoint.folder`", config->checkpoint.folder, strerror(errno));
     return LK_OK;
 }
 

@@ -1,0 +1,66 @@
+/* usage.c -- errors about options, in terms of the command line and of the config file. */
+#include <stdarg.h>
+#include <string.h>
+
+#include "cli/options.h"
+#include "cli/words.h"
+
+void lki_name_lines(lki_message *out, const lki_command *command, const lki_config_file *file,
+                    const char *text)
+{
+    static const char in_names[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
+    size_t            used       = 0;
+
+    while (*text != '\0' && used + 1 < sizeof out->text) {
+        const lki_option *option = NULL;
+        size_t            length = 0;
+        if (file != NULL && strncmp(text, "--", 2) == 0) {
+            length = strspn(text + 2, in_names);
+            option = lki_option_find(command, text + 2, length);
+        }
+        unsigned line = option != NULL ? file->lines[option - command->options] : 0;
+        if (line == 0) {
+            out->text[used++] = *text++;
+            continue;
+        }
+        int wrote = snprintf(out->text + used, sizeof out->text - used, "%.150s:%u: %s",
+                             file->path, line, option->name);
+        used += wrote > 0 ? (size_t)wrote : 0;
+        text += 2 + length;
+    }
+    out->text[used < sizeof out->text ? used : sizeof out->text - 1] = '\0';
+}
+
+__attribute__((format(printf, 3, 0))) static int
+say_usage_error(const lki_command *command, const lki_config_file *file, const char *format,
+                va_list args)
+{
+    lki_message plain, named;
+    char        words[LKI_WORDS_BYTES];
+
+    (void)vsnprintf(plain.text, sizeof plain.text, format, args);
+    lki_words(words, sizeof words, plain.text);
+    lki_name_lines(&named, command, file, words);
+    fprintf(stderr, "lockstep %s: %s\n(lockstep %s --help%s lists the options)\n", command->name,
+            named.text, command->name, lki_options_are_many(command) ? "=all" : "");
+    return LKI_EXIT_USAGE;
+}
+
+int lki_usage_error(const lki_command *command, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int status = say_usage_error(command, NULL, format, args);
+    va_end(args);
+    return status;
+}
+
+int lki_usage_error_of(const lki_command *command, const lki_config_file *file, const char *format,
+                       ...)
+{
+    va_list args;
+    va_start(args, format);
+    int status = say_usage_error(command, file, format, args);
+    va_end(args);
+    return status;
+}
