@@ -4,7 +4,6 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -12,12 +11,6 @@
 #include "lockstep/tokenizer.h"
 #include "models/hugging_face.h"
 #include "train/loop/loop.h"
-
-static bool is_folder(const char *path)
-{
-    struct stat info;
-    return path != NULL && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
 
 static bool are_equal(const lki_map *a, const lki_map *b)
 {
@@ -91,7 +84,7 @@ lk_status lki_pretrained_complete(lk_train_config *c)
     char                 path[LKI_PATH_BYTES];
     const lki_hf_family *family = NULL;
     lk_model_options     from;
-    if (!is_folder(c->init))
+    if (c->init == NULL || !lki_is_folder(c->init))
         return LK_OK;
     LK_TRY(read_config(c->init, &family, &from, path));
     if (c->model != NULL && strcmp(c->model, family->model) != 0)
@@ -105,7 +98,7 @@ lk_status lki_pretrained_complete(lk_train_config *c)
 lk_status lki_pretrained_check(const lk_train_config *c, const lk_dataset_info *data)
 {
     uint32_t vocabulary = c->model_options.vocabulary;
-    if (!is_folder(c->init) || c->data.tokenizer != NULL ||
+    if (c->init == NULL || !lki_is_folder(c->init) || c->data.tokenizer != NULL ||
         strncmp(c->data.source, "text:", 5) != 0 || data->classes == vocabulary)
         return LK_OK;
     return lk_fail(LK_EINVAL, "the model of '%s' has %u tokens, not the %u of text without a "
