@@ -21,9 +21,10 @@ static void read_records(const uint8_t *data, size_t bytes, char delimiter)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    lki_table table;
+    const lki_table_form form = { .target = "y" };
+    lki_table            table;
     read_records(data, bytes, '\t');
-    lk_status status = lki_table_read(&table, data, bytes, ',', "input", "y", LK_TARGETS_AUTO);
+    lk_status status = lki_table_read(&table, data, bytes, ',', "input", &form);
     for (uint64_t i = 0; status == LK_OK && i < table.rows * table.column_count; i++) {
         const lki_table_column *column = &table.columns[i % table.column_count];
         LK_ASSERT(isfinite(table.cells[i]));

@@ -61,7 +61,8 @@ LK_API LK_NODISCARD lk_status lk_sample(const lk_sample_options *options);
 typedef struct {
     size_t      struct_size; /* see LK_EVALUATE_OPTIONS_INIT */
     const char *path;      /* a checkpoint, a directory of checkpoints, or a safetensors file */
-    const char *source;    /* as lk_train_config.data.source, except streams */
+    const char *source;    /* as lk_train_config.data.source, except streams.  A table must have the
+                            * columns of the table on which the model was trained. */
     bool        own_part;  /* `source` is that of the run, of which only the validation part is
                             * evaluated; else all samples are, or the part for tests that the source
                             * itself has (cifar10) */
@@ -78,10 +79,13 @@ typedef struct {
 typedef struct {
     uint64_t samples, count; /* count: targets that have a loss */
     uint64_t bytes;          /* of the text of these targets; 0: they are no text */
-    double   loss;           /* the mean, in nats */
-    double   accuracy;       /* share of the targets that are the most likely ones */
+    double   loss;           /* the mean; that of classes and labels is in nats */
+    double   accuracy;       /* share of the targets that are the most likely ones; NaN: they are
+                              * numbers */
     double   bits_per_byte;  /* 0: they are no text */
     bool     tokens;
+    double   rmse, mae;      /* root of the mean square of the errors, and mean of their absolute
+                              * values, if the targets are numbers to be approximated; else NaN */
 } lk_evaluation;
 
 /* Evaluates a model on data, each sample once, in the precision of the run.  The bits do not depend

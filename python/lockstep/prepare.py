@@ -1,8 +1,9 @@
 """``python -m lockstep prepare``: token files of Parquet, JSON lines and texts.
 
-Documents are read one after the other and collected as text, each with the tokenizer's end of text
-after it.  When a shard is full, ``lockstep tokenize`` makes its token ids.  So ids are those of
-training on the text itself, and memory and temporary space are those of one shard.
+Documents are read one after the other and collected as text, each followed by the tokenizer's end
+of text.  When a shard is full, ``lockstep tokenize`` converts it to token ids.  So the ids are the
+same as in training on the text itself, and only one shard at a time takes memory and temporary
+space.
 
 Everything is written to ``OUT.partial``, which becomes ``OUT`` when it is complete.
 """

@@ -44,6 +44,12 @@ void lki_map_close(lki_map *map)
     *map = (lki_map){ NULL, 0 };
 }
 
+bool lki_is_folder(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 int lki_file_lock(int fd)
 {
     const struct timespec pause = { .tv_nsec = 50000000 };

@@ -11,6 +11,9 @@ typedef struct { const uint8_t *data; size_t bytes; } lki_map;
 LK_NODISCARD lk_status lki_map_open(lki_map *out, const char *path);
 void lki_map_close(lki_map *map);
 
+/* Returns true if the path is that of a directory, or of a link to one. */
+bool lki_is_folder(const char *path);
+
 /* Locks an open file until all its descriptors are closed.  Tries for 2 seconds, as the processes
  * of a killed run may need a moment to end.  Returns 0, EWOULDBLOCK if another process holds the
  * lock, or the errno of a file system without locks. */

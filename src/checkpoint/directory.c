@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/memory.h"
 
 lk_status lki_directory_join(char out[LKI_PATH_BYTES], const char *folder, const char *name)
@@ -91,16 +92,10 @@ lk_status lki_directory_sync(const char *path)
     return status;
 }
 
-static bool is_directory(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
 /* Creates one directory whose parent exists.  `slash` is the last slash of `path`, or NULL. */
 static lk_status make_one(char *path, char *slash)
 {
-    if (is_directory(path))
+    if (lki_is_folder(path))
         return LK_OK;
     if (mkdir(path, 0777) != 0) /* not an error if another process has created the directory */
         return errno == EEXIST ? LK_OK
@@ -135,7 +130,7 @@ lk_status lki_directory_make(const char *path)
         slash = copy;
     if (slash == NULL || slash[1] != '\0')
         LK_TRY(make_one(copy, slash));
-    if (!is_directory(path))
+    if (!lki_is_folder(path))
         return lk_fail(LK_EIO, "'%s' is not a directory", path);
     return LK_OK;
 }

@@ -55,7 +55,12 @@ static void print_json(const lk_evaluation *e)
     printf("{\"samples\": %llu, \"count\": %llu, \"loss_bits\": \"%016llx\"",
            (unsigned long long)e->samples, (unsigned long long)e->count, (unsigned long long)bits);
     print_number("loss", e->loss);
-    print_number("accuracy", e->accuracy);
+    if (!isnan(e->accuracy))
+        print_number("accuracy", e->accuracy);
+    else {
+        print_number("rmse", e->rmse);
+        print_number("mae", e->mae);
+    }
     if (e->tokens)
         print_number("perplexity", exp(e->loss));
     if (e->bytes > 0) {
@@ -73,7 +78,10 @@ static void print_text(const lk_evaluation *e)
         printf("perplexity     %.4f\n", exp(e->loss));
     if (e->bytes > 0)
         printf("bits per byte  %.5f\n", e->bits_per_byte);
-    printf("accuracy       %.4f\n", e->accuracy);
+    if (!isnan(e->accuracy))
+        printf("accuracy       %.4f\n", e->accuracy);
+    else
+        printf("RMSE           %.6g\nMAE            %.6g\n", e->rmse, e->mae);
 }
 
 /* Finds the data among the recorded options of a run, whose directory is `path` or the one that has
@@ -158,8 +166,9 @@ const lki_command lki_command_eval = {
     .usage    = "RUN [--data SOURCE] [options]",
     .about =
         "Evaluates a model of `lockstep train` on data, each sample once, and prints the mean\n"
-        "loss, the perplexity and the bits per byte of text, and the accuracy.  Model, context,\n"
-        "precision, normalization and tokenizer are those of the run.  Without --data it\n"
+        "loss, the perplexity and the bits per byte of text, and the accuracy or, if the targets\n"
+        "are numbers, RMSE and MAE.  Model, context, precision, normalization, columns and\n"
+        "tokenizer are those of the run.  Without --data it\n"
         "evaluates the validation part of the run, with the bits that the run had.  The same\n"
         "checkpoint and data give the same bits everywhere, with any --workers.",
     .examples = "  lockstep eval run1 --data other.txt\n"

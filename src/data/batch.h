@@ -1,7 +1,8 @@
-/* data/batch.h -- reads several samples into consecutive memory. */
+/* data/batch.h -- reads several samples at once, and opens data for a trained model. */
 #ifndef LKI_DATA_BATCH_H
 #define LKI_DATA_BATCH_H
 
+#include "base/status.h"
 #include "lockstep/data.h"
 
 /* Reads `count` samples of a part. *length becomes the number of ids and targets stored per sample
@@ -9,6 +10,14 @@
 LK_NODISCARD lk_status lki_batch_read(const lk_dataset *dataset, bool validation, uint64_t epoch,
                                       const uint64_t *indices, uint32_t count, void *x, int32_t *y,
                                       uint32_t *length);
+
+/* Opens a data set as lk_dataset_open() does.  With `columns` it must be a table that has these
+ * columns in this order, and its numbers and texts become values by their means, deviations and
+ * levels, not by those of its own training part.  Borrows the texts of the columns until the data
+ * set is freed, and the structs for the call. */
+LK_NODISCARD lk_status lki_dataset_open_as(lk_dataset **out, const char *spec,
+                                           const lk_dataset_options *options,
+                                           const lk_column *columns, uint32_t column_count);
 
 /* Makes all samples the validation part, in the order of the files.  Text then begins at its first
  * token.  A validation part that was asked for, or that the source has, stays as it is. */

@@ -33,11 +33,6 @@ static int compare_classes(const void *a, const void *b)
     return of_x < of_y ? -1 : of_x > of_y ? 1 : strcmp(x, y);
 }
 
-static int compare_texts(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Keeps the levels that are marked in `places`, and sets their places. */
 static lk_status keep_levels(lki_table_column *column)
 {
@@ -46,7 +41,7 @@ static lk_status keep_levels(lki_table_column *column)
         if (column->places[i] != 0)
             column->kept[column->kept_count++] = column->levels[i];
     qsort(column->kept, column->kept_count, sizeof *column->kept,
-          column->is_text ? compare_texts : compare_classes);
+          column->is_text ? lki_by_bytes : compare_classes);
     for (size_t i = 0; i < column->level_count; i++)
         for (uint32_t k = 0; column->places[i] != 0 && k < column->kept_count; k++)
             if (column->kept[k] == column->levels[i])
@@ -89,11 +84,36 @@ static void fit_numbers(lki_table *table, const lk_dataset *dataset, size_t at)
         column->deviation = 1;
 }
 
+/* Copies the levels of a known column.  Another text is no level, and another class an error. */
+static lk_status adopt_levels(const lki_table *table, lki_table_column *column,
+                              const lk_column *known)
+{
+    LK_TRY(LKI_NEW(&column->places, column->level_count, "levels of a column"));
+    LK_TRY(LKI_NEW(&column->kept, known->level_count, "levels of a column"));
+    memcpy((void *)column->kept, known->levels, known->level_count * sizeof *column->kept);
+    column->kept_count = known->level_count;
+    for (size_t i = 0; i < column->level_count; i++) {
+        for (uint32_t k = 0; column->places[i] == 0 && k < known->level_count; k++)
+            if (strcmp(column->levels[i], known->levels[k]) == 0)
+                column->places[i] = k + 1;
+        if (column->is_target && column->places[i] == 0)
+            return lk_fail(LK_EINVAL, "'%s', column '%.60s': the table of the training has no "
+                                      "class '%.60s'", table->path, column->name,
+                           column->levels[i]);
+    }
+    return LK_OK;
+}
+
 lk_status lki_table_fit(lki_table *table, const lk_dataset *dataset, bool standardised)
 {
     for (size_t i = 0; i < table->column_count; i++) {
-        const lki_table_column *column = &table->columns[i];
-        if (column->level_count > 0)
+        lki_table_column *column = &table->columns[i];
+        if (dataset->known != NULL && column->level_count > 0)
+            LK_TRY(adopt_levels(table, column, &dataset->known[i]));
+        else if (dataset->known != NULL && !column->is_target) {
+            column->mean      = dataset->known[i].mean;
+            column->deviation = dataset->known[i].deviation;
+        } else if (column->level_count > 0)
             LK_TRY(fit_levels(table, dataset, i));
         else if (standardised && !column->is_target)
             fit_numbers(table, dataset, i);
@@ -120,6 +140,7 @@ static lk_status describe(lk_dataset *dataset, csv *self)
     dataset->info.columns = self->described;
     dataset->info.column_count = (uint32_t)table->column_count;
     dataset->info.numbers = !table->has_classes;
+    dataset->info.class_names = target->kept;
     dataset->info.classes = table->has_classes ? target->kept_count : table->target_count;
     return LK_OK;
 }
@@ -160,6 +181,8 @@ static lk_status csv_fit(lk_dataset *dataset, const char *spec)
 
 static lk_status csv_open(lk_dataset *dataset, const char *rest)
 {
+    const lki_table_form form = { dataset->options.target, dataset->options.targets,
+                                  dataset->known, dataset->known_count };
     csv    *self = NULL;
     lki_map map;
     size_t  length = strlen(rest);
@@ -170,8 +193,7 @@ static lk_status csv_open(lk_dataset *dataset, const char *rest)
     memcpy(self->path, rest, length);
     LK_TRY(lki_map_open(&map, rest));
     lk_status status = lki_table_read(&self->table, map.data, map.bytes, tabs ? '\t' : ',',
-                                      self->path, dataset->options.target,
-                                      dataset->options.targets);
+                                      self->path, &form);
     lki_xxh3_128(map.data, map.bytes, dataset->info.content_hash);
     lki_map_close(&map);
     dataset->total = self->table.rows;

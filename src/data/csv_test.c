@@ -1,5 +1,6 @@
 /* csv_test.c -- tests tables: quoted fields, kinds of columns, standardisation and levels of the
  * training part, targets, and the errors for damaged files. */
+#include "data/batch.h"
 #include "data/data_testing.h"
 
 #include <math.h>
@@ -57,6 +58,7 @@ static void plain_numbers(void **state)
     const lk_dataset_info *info = lk_dataset_describe(set);
     assert_true(!info->numbers && info->targets == 1 && info->classes == 2);
     assert_string_equal(info->columns[3].levels[0], "-10");
+    assert_string_equal(info->class_names[1], "7");
     LKT_OK(lk_dataset_read(set, false, 0, 2, x, &y));
     assert_true(x[0] == 7 && x[1] == 8 && x[2] == 9 && y == 1);
     lk_dataset_free(set);
@@ -96,6 +98,39 @@ static void training_part(void **state)
     for (size_t k = 1; k < 76; k++)
         assert_true(x[k] == 0);
     lk_dataset_free(set);
+}
+
+/* A table that is opened as another one has the other's means, deviations, levels and classes. */
+static void columns_of_another_table(void **state)
+{
+    const char *const colours[] = { "green", "red" }, *const classes[] = { "9", "x", "y" };
+    const lk_column   columns[] = { { .name = "v", .mean = 5, .deviation = 2 },
+                                    { .name = "colour", .levels = colours, .level_count = 2 },
+                                    { .name = "class", .levels = classes, .level_count = 3 } };
+    const lk_dataset_options *options = LKT_DATASET(.target = "class");
+    const float               want[2][3] = { { -2, 0, 1 }, { -1, 0, 0 } };
+    lk_dataset               *set;
+    float                     x[3];
+    int32_t                   y;
+    (void)state;
+    lkt_write_text("t.csv", "v,colour,class\n1,red,y\n3,7,9\n");
+    LKT_OK(lki_dataset_open_as(&set, "csv:t.csv", options, columns, 3));
+    assert_true(lk_dataset_describe(set)->classes == 3 && !lk_dataset_describe(set)->numbers);
+    for (uint64_t i = 0; i < 2; i++) {
+        LKT_OK(lk_dataset_read(set, false, 0, i, x, &y));
+        assert_memory_equal(x, want[i], sizeof x);
+        assert_int_equal(y, i == 0 ? 2 : 0);
+    }
+    lk_dataset_free(set);
+    lkt_write_text("t.csv", "v,colour,class\n1,red,z\n");
+    assert_int_equal(lki_dataset_open_as(&set, "csv:t.csv", options, columns, 3), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "column 'class': the table of the training "
+                                                     "has no class 'z'"));
+    lkt_write_text("t.csv", "colour,v,class\n1,red,z\n");
+    assert_int_equal(lki_dataset_open_as(&set, "csv:t.csv", options, columns, 3), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "column 1 is colour, and in the table of the "
+                                                     "training v"));
+    assert_int_equal(lki_dataset_open_as(&set, "csv:t.csv", options, columns, 2), LK_EINVAL);
 }
 
 /* The content hash depends on the file, the target, and what the numbers become. */
@@ -184,6 +219,7 @@ int main(void)
         cmocka_unit_test(columns_and_numbers), cmocka_unit_test(plain_numbers),
         cmocka_unit_test(training_part),       cmocka_unit_test(content_hash),
         cmocka_unit_test(refused_files),       cmocka_unit_test(refused_options),
+        cmocka_unit_test(columns_of_another_table),
     };
     return cmocka_run_group_tests(tests, lkt_enter_folder, lkt_leave_folder);
 }

@@ -168,7 +168,9 @@ static lk_status open_source(lk_dataset *dataset, const char *spec)
     return lki_weights_open(dataset, spec);
 }
 
-lk_status lk_dataset_open(lk_dataset **out, const char *spec, const lk_dataset_options *options)
+lk_status lki_dataset_open_as(lk_dataset **out, const char *spec,
+                              const lk_dataset_options *options, const lk_column *columns,
+                              uint32_t column_count)
 {
     LK_ASSERT(out != NULL && spec != NULL && options != NULL);
     *out = NULL;
@@ -176,14 +178,22 @@ lk_status lk_dataset_open(lk_dataset **out, const char *spec, const lk_dataset_o
     LK_TRY(LKI_NEW(&dataset, 1, "data set"));
     lk_status status = lki_options_copy(&dataset->options, sizeof dataset->options, options,
                                         "lk_dataset_options");
+    dataset->known       = columns;
+    dataset->known_count = column_count;
     if (status == LK_OK)
         status = open_source(dataset, spec);
+    dataset->known = NULL;
     if (status != LK_OK) {
         lk_dataset_free(dataset);
         return status;
     }
     *out = dataset;
     return LK_OK;
+}
+
+lk_status lk_dataset_open(lk_dataset **out, const char *spec, const lk_dataset_options *options)
+{
+    return lki_dataset_open_as(out, spec, options, NULL, 0);
 }
 
 void lk_dataset_free(lk_dataset *dataset)
@@ -248,17 +258,24 @@ void lki_ignore(const lk_dataset *dataset, size_t count, int32_t *y)
             y[i] = -1;
 }
 
+lk_status lki_sample_read(const lk_dataset *dataset, uint64_t place, const lki_draw *draw,
+                          float *x, int32_t *label)
+{
+    const lki_source *source = dataset->source;
+    return source->read_part != NULL ? source->read_part(dataset, place, draw, x, label)
+                                     : source->read_sample(dataset, place, x, label);
+}
+
 static lk_status read_array(const lk_dataset *dataset, bool validation, uint64_t epoch,
                             uint64_t index, float *x, int32_t *y)
 {
-    const lki_source *source = dataset->source;
-    const lki_draw    draw   = { epoch, index };
-    uint64_t          place  = lki_sample_place(dataset, validation, index);
-    bool part = dataset->options.augment.resized_crop > 0 && source->read_part != NULL;
+    const lki_draw draw  = { epoch, index };
+    uint64_t       place = lki_sample_place(dataset, validation, index);
+    bool           part  = dataset->options.augment.resized_crop > 0 &&
+                dataset->source->read_part != NULL;
     if (validation)
-        return source->read_sample(dataset, place, x, y);
-    LK_TRY(part ? source->read_part(dataset, place, &draw, x, y)
-                : source->read_sample(dataset, place, x, y));
+        return lki_sample_read(dataset, place, NULL, x, y);
+    LK_TRY(lki_sample_read(dataset, place, part ? &draw : NULL, x, y));
     return lki_augment_apply(dataset, &draw, part, x);
 }
 

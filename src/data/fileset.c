@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/hash.h"
 #include "base/memory.h"
@@ -90,10 +89,9 @@ static lk_status add_range(lki_fileset *set, lk_dataset *dataset, const char *pa
 lk_status lki_fileset_open(lki_fileset *set, lk_dataset *dataset, const char *path,
                           const char *const *endings)
 {
-    struct stat info;
     if (strchr(path, '{') != NULL)
         return add_range(set, dataset, path);
-    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+    if (lki_is_folder(path))
         return add_folder(set, dataset, path, endings);
     return add_copy(set, dataset, path);
 }

@@ -82,9 +82,9 @@ static lk_status scan(lki_listing *files, lki_listing *folders, const char *root
     return status;
 }
 
-static int by_bytes(const void *a, const void *b)
+int lki_by_bytes(const void *a, const void *b)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
 lk_status lki_listing_open(lki_listing *out, const char *folder, bool deep)
@@ -98,7 +98,7 @@ lk_status lki_listing_open(lki_listing *out, const char *folder, bool deep)
     if (status != LK_OK)
         lki_listing_close(out);
     else if (out->count > 0)
-        qsort(out->paths, out->count, sizeof *out->paths, by_bytes);
+        qsort(out->paths, out->count, sizeof *out->paths, lki_by_bytes);
     return status;
 }
 

@@ -44,17 +44,10 @@ typedef struct {
 
 /* ---- Folders -------------------------------------------------------------------------------- */
 
-static int by_bytes(const void *a, const void *b)
+static bool has_folder(const char *parent, const char *name)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static bool is_folder(const char *parent, const char *name)
-{
-    char        path[PATH_BYTES];
-    struct stat info;
-    return snprintf(path, sizeof path, "%s/%s", parent, name) < PATH_BYTES &&
-           stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    char path[PATH_BYTES];
+    return snprintf(path, sizeof path, "%s/%s", parent, name) < PATH_BYTES && lki_is_folder(path);
 }
 
 /* Returns the next entry of a folder, or NULL, with errno 0 at the end. */
@@ -76,7 +69,7 @@ static lk_status list_folders(lki_listing *out, const char *path)
     lk_status            status = LK_OK;
     const struct dirent *item;
     while (status == LK_OK && (item = next_entry(handle)) != NULL) {
-        if (item->d_name[0] == '.' || !is_folder(path, item->d_name))
+        if (item->d_name[0] == '.' || !has_folder(path, item->d_name))
             continue;
         status = lki_reserve((void **)&out->paths, &out->capacity, out->count, sizeof *out->paths,
                              "list of folders");
@@ -88,7 +81,7 @@ static lk_status list_folders(lki_listing *out, const char *path)
         status = lk_fail(LK_EIO, "cannot list '%s': %s", path, strerror(errno));
     (void)closedir(handle);
     if (out->count > 0)
-        qsort(out->paths, out->count, sizeof *out->paths, by_bytes);
+        qsort(out->paths, out->count, sizeof *out->paths, lki_by_bytes);
     return status;
 }
 
@@ -250,7 +243,7 @@ static lk_status add_validation(folder *self)
     lk_status   status = list_folders(&classes, self->val);
     for (size_t i = 0; status == LK_OK && i < classes.count; i++) {
         char *const *found = bsearch(&classes.paths[i], self->classes, self->class_count,
-                                     sizeof *self->classes, by_bytes);
+                                     sizeof *self->classes, lki_by_bytes);
         if (found == NULL)
             status = lk_fail(LK_EFORMAT, "'%s' has a class '%s' that '%s' lacks", self->val,
                              classes.paths[i], self->train);
@@ -306,12 +299,6 @@ static lk_status folder_read_part(const lk_dataset *dataset, uint64_t index, con
     *label           = (int32_t)self->samples[index].class;
     lki_image_free(&image);
     return status;
-}
-
-static lk_status folder_read_sample(const lk_dataset *dataset, uint64_t index, float *x,
-                                    int32_t *label)
-{
-    return folder_read_part(dataset, index, NULL, x, label);
 }
 
 /* ---- Opening -------------------------------------------------------------------------------- */
@@ -410,9 +397,8 @@ static void folder_close(lk_dataset *dataset)
 }
 
 const lki_source lki_source_folder = {
-    .name        = "folder",
-    .open        = folder_open,
-    .close       = folder_close,
-    .read_sample = folder_read_sample,
-    .read_part   = folder_read_part,
+    .name      = "folder",
+    .open      = folder_open,
+    .close     = folder_close,
+    .read_part = folder_read_part,
 };

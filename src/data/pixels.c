@@ -73,8 +73,7 @@ static lk_status add_samples(const lk_dataset *dataset, total totals[LK_CHANNELS
     lk_status status = LK_OK;
     LK_TRY(LKI_NEW(&x, dataset->elements, "an image"));
     for (uint64_t i = 0; i < dataset->info.train_count && status == LK_OK; i++) {
-        status = dataset->source->read_sample(dataset, lki_sample_place(dataset, false, i), x,
-                                              &label);
+        status = lki_sample_read(dataset, lki_sample_place(dataset, false, i), NULL, x, &label);
         if (status == LK_OK)
             add_sample(dataset, x, totals);
     }

@@ -51,7 +51,7 @@ typedef struct {
     lk_status (*read_document)(const lk_dataset *dataset, uint64_t index, uint64_t first,
                                size_t count, int32_t *out);
 
-    /* Reads sample `index` of the files.  NULL in token sources. */
+    /* Reads sample `index` of the files.  NULL in token sources, and if there is read_part. */
     lk_status (*read_sample)(const lk_dataset *dataset, uint64_t index, float *x, int32_t *label);
 
     /* (optional) Called once the samples of the training part are known: sets what depends on them,
@@ -59,8 +59,8 @@ typedef struct {
      * `normalize`. */
     lk_status (*fit)(lk_dataset *dataset, const char *spec);
 
-    /* (optional) Reads a random part of a sample's original image, resized to the model's size.
-     * lki_part_of() draws the part. */
+    /* (optional) Reads a sample from an image of any size, resized to the model's size: the part
+     * that lki_part_of() draws, or the centre if `draw` is NULL. */
     lk_status (*read_part)(const lk_dataset *dataset, uint64_t index, const lki_draw *draw,
                            float *x, int32_t *label);
 
@@ -104,6 +104,9 @@ struct lk_dataset {
     double            *cumulative; /* inclusive prefix sums of the training samples' weights; NULL:
                                     * none */
     uint32_t          *loss_weights; /* one per sample of the files; NULL: none */
+    const lk_column   *known;       /* [known_count]: the columns that a table must have; NULL: its
+                                    * own */
+    uint32_t           known_count;
     lki_watched_file  *watched;      /* files that are read through a mapping */
     size_t             watched_count, watched_capacity;
 };
@@ -140,6 +143,11 @@ LK_NODISCARD lk_status lki_documents_cut(lk_dataset *dataset, const char *spec);
 LK_NODISCARD lk_status lki_documents_read(const lk_dataset *dataset, bool validation,
                                           const uint64_t *indices, uint32_t count, uint32_t length,
                                           int32_t *x, int32_t *y);
+
+/* Reads the sample at a place in the files: its random part if `draw` is not NULL, for sources with
+ * read_part only. */
+LK_NODISCARD lk_status lki_sample_read(const lk_dataset *dataset, uint64_t place,
+                                       const lki_draw *draw, float *x, int32_t *label);
 
 /* Returns the index that sample `index` of the training or validation part has in the files. */
 uint64_t lki_sample_place(const lk_dataset *dataset, bool validation, uint64_t index);
@@ -188,7 +196,10 @@ LK_NODISCARD lk_status lki_settings_parse(const char *text, char separator,
  * LK_EINVAL names `form` as the required syntax. */
 LK_NODISCARD lk_status lki_split_pair(char *path[2], const char *text, const char *form);
 
-/* ---- Folders ------------------------------------------------------------------------------ */
+/* ---- Names and folders -------------------------------------------------------------------- */
+
+/* Orders two texts by their bytes, for qsort() and bsearch(). */
+int lki_by_bytes(const void *a, const void *b);
 
 typedef struct {
     char  **paths; /* relative to the folder, in byte order */

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "tokenizer/unicode.h"
 
 /* ---- Texts --------------------------------------------------------------------------------- */
 
@@ -40,38 +41,17 @@ static bool is_missing(const char *text)
     return false;
 }
 
-/* Returns the bytes of the UTF-8 sequence at `s`; 0: it is none. */
-static size_t sequence(const uint8_t *s)
-{
-    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    size_t   bytes = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3
-                                                     : s[0] >> 3 == 30 ? 4 : 0;
-    uint32_t code  = bytes == 0 ? 0 : bytes == 1 ? s[0] : s[0] & (0x7fu >> bytes);
-    for (size_t i = 1; i < bytes; i++) {
-        if (s[i] >> 6 != 2)
-            return 0;
-        code = code << 6 | (s[i] & 0x3fu);
-    }
-    bool surrogate = code >= 0xd800 && code < 0xe000;
-    return bytes > 0 && code >= least[bytes] && code <= 0x10ffff && !surrogate ? bytes : 0;
-}
-
 static bool is_utf8(const char *text)
 {
-    for (const uint8_t *s = (const uint8_t *)text; *s != 0;) {
-        size_t bytes = sequence(s);
+    const uint8_t *at = (const uint8_t *)text, *end = at + strlen(text);
+    uint32_t       character;
+    while (at < end) {
+        size_t bytes = lki_character(at, end, &character);
         if (bytes == 0)
             return false;
-        s += bytes;
+        at += bytes;
     }
     return true;
-}
-
-static lk_status copy_text(char **out, const char *text)
-{
-    LK_TRY(LKI_NEW(out, strlen(text) + 1, "a text of a table"));
-    memcpy(*out, text, strlen(text) + 1);
-    return LK_OK;
 }
 
 static lk_status refuse_cell(const lki_csv *csv, const lki_table_column *column, const char *text,
@@ -104,11 +84,6 @@ static lk_status check_name(const lki_table *table, size_t index, const char *na
     return LK_OK;
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static lk_status check_twice(const lki_table *table)
 {
     const char **names  = NULL;
@@ -116,7 +91,7 @@ static lk_status check_twice(const lki_table *table)
     LK_TRY(LKI_NEW(&names, table->column_count, "columns of a table"));
     for (size_t i = 0; i < table->column_count; i++)
         names[i] = table->columns[i].name;
-    qsort(names, table->column_count, sizeof *names, compare_names);
+    qsort(names, table->column_count, sizeof *names, lki_by_bytes);
     for (size_t i = 1; status == LK_OK && i < table->column_count; i++)
         if (strcmp(names[i - 1], names[i]) == 0)
             status = lk_fail(LK_EFORMAT, "'%s': two columns have the name '%.60s'; rename one",
@@ -138,7 +113,7 @@ static lk_status read_header(lki_table *table, lki_csv *csv)
                            sizeof *table->columns, "columns of a table"));
         lki_table_column *column = &table->columns[table->column_count];
         *column = (lki_table_column){ .deviation = 1 };
-        LK_TRY(copy_text(&column->name, name));
+        LK_TRY(lki_path_join(&column->name, "", name));
         table->column_count++;
     }
     return check_twice(table);
@@ -203,7 +178,7 @@ static lk_status next_row(const lki_table *table, lki_csv *csv, bool *more)
 }
 
 /* Counts rows, and cells that are numbers, and decides on the kinds of the columns. */
-static lk_status count_cells(lki_table *table, lki_csv *csv)
+static lk_status count_cells(lki_table *table, lki_csv *csv, const lk_column *known)
 {
     for (bool more;;) {
         LK_TRY(next_row(table, csv, &more));
@@ -217,8 +192,14 @@ static lk_status count_cells(lki_table *table, lki_csv *csv)
     }
     if (table->rows == 0)
         return lk_fail(LK_EFORMAT, "'%s' has a header and no rows", table->path);
-    for (size_t i = 0; i < table->column_count; i++)
-        table->columns[i].is_text = table->columns[i].numbers < table->rows - table->rows / 2;
+    for (size_t i = 0; i < table->column_count; i++) {
+        lki_table_column *column = &table->columns[i];
+        column->is_text          = column->numbers < table->rows - table->rows / 2;
+        if (known != NULL && !column->is_target)
+            column->is_text = known[i].level_count > 0;
+        else if (known != NULL && known[i].level_count > 0)
+            column->is_text = column->numbers < table->rows;
+    }
     return LK_OK;
 }
 
@@ -269,7 +250,7 @@ static lk_status find_level(const lki_csv *csv, lki_table_column *column, const 
                        sizeof *column->sorted, "levels of a column"));
     LK_TRY(lki_reserve((void **)&column->levels, &column->level_capacity, column->level_count,
                        sizeof *column->levels, "levels of a column"));
-    LK_TRY(copy_text(&column->levels[column->level_count], text));
+    LK_TRY(lki_path_join(&column->levels[column->level_count], "", text));
     memmove(column->sorted + low + 1, column->sorted + low,
             (column->level_count - low) * sizeof *column->sorted);
     column->sorted[low] = (uint32_t)column->level_count;
@@ -321,12 +302,34 @@ static lk_status fill_cells(lki_table *table, lk_targets targets, lki_csv *csv)
     return LK_OK;
 }
 
-static lk_status walk(lki_table *table, lki_csv *csv, const char *target, lk_targets targets)
+/* Checks that the columns are those of the form, and finds out what its targets are. */
+static lk_status check_columns(const lki_table *table, const lki_table_form *form,
+                               lk_targets *targets)
 {
+    if (form->columns == NULL)
+        return LK_OK;
+    for (size_t i = 0; i < table->column_count || i < form->column_count; i++) {
+        const char *have = i < table->column_count ? table->columns[i].name : "not there";
+        const char *want = i < form->column_count ? form->columns[i].name : "not there";
+        if (i >= table->column_count || i >= form->column_count || strcmp(have, want) != 0)
+            return lk_fail(LK_EINVAL, "'%s': column %zu is %.60s, and in the table of the training "
+                                      "%.60s; the same columns are needed, in the same order",
+                           table->path, i + 1, have, want);
+    }
+    if (*targets == LK_TARGETS_AUTO)
+        *targets = form->columns[table->targets[0]].level_count > 0 ? LK_TARGETS_CLASSES
+                                                                    : LK_TARGETS_NUMBERS;
+    return LK_OK;
+}
+
+static lk_status walk(lki_table *table, lki_csv *csv, const lki_table_form *form)
+{
+    lk_targets targets = form->targets;
     LK_TRY(read_header(table, csv));
-    LK_TRY(mark_targets(table, target));
+    LK_TRY(mark_targets(table, form->target));
+    LK_TRY(check_columns(table, form, &targets));
     lki_csv again = *csv; /* of the first row; buffers belong to `csv` */
-    LK_TRY(count_cells(table, csv));
+    LK_TRY(count_cells(table, csv, form->columns));
     LK_TRY(judge_targets(table, targets));
     csv->at        = again.at;
     csv->next_line = again.next_line;
@@ -334,12 +337,12 @@ static lk_status walk(lki_table *table, lki_csv *csv, const char *target, lk_tar
 }
 
 lk_status lki_table_read(lki_table *table, const uint8_t *data, size_t bytes, char delimiter,
-                         const char *path, const char *target, lk_targets targets)
+                         const char *path, const lki_table_form *form)
 {
     lki_csv csv;
     *table = (lki_table){ .path = path };
     lki_csv_begin(&csv, data, bytes, delimiter, path);
-    lk_status status = walk(table, &csv, target, targets);
+    lk_status status = walk(table, &csv, form);
     lki_csv_end(&csv);
     return status;
 }

@@ -32,15 +32,24 @@ typedef struct {
     bool              has_classes;
 } lki_table;
 
-/* Reads a table, whose columns are numbers if at least half of their cells are.  `target` and
- * `targets` are those of lk_dataset_options.  Messages name `path`, the line and the column. */
+/* The columns that a table must have. */
+typedef struct {
+    const char      *target;  /* as in lk_dataset_options */
+    lk_targets       targets; /* as in lk_dataset_options */
+    const lk_column *columns; /* [column_count]: all columns, in their order; NULL: any */
+    uint32_t         column_count;
+} lki_table_form;
+
+/* Reads a table.  Unless the form says which columns are numbers, those are of which at least half
+ * of the cells are.  Messages name `path`, the line and the column. */
 LK_NODISCARD lk_status lki_table_read(lki_table *table, const uint8_t *data, size_t bytes,
-                                      char delimiter, const char *path, const char *target,
-                                      lk_targets targets);
+                                      char delimiter, const char *path,
+                                      const lki_table_form *form);
 void lki_table_close(lki_table *table);
 
 /* Chooses the levels of the training part, and with `standardised` its means and deviations, in
- * FP64, by summing over its samples in order. */
+ * FP64, by summing over its samples in order.  If the data set knows its columns, uses their
+ * levels, means and deviations instead. */
 LK_NODISCARD lk_status lki_table_fit(lki_table *table, const lk_dataset *dataset,
                                      bool standardised);
 

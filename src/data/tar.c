@@ -158,12 +158,6 @@ static lk_status tar_read_part(const lk_dataset *dataset, uint64_t index, const 
     return status;
 }
 
-static lk_status tar_read_sample(const lk_dataset *dataset, uint64_t index, float *x,
-                                 int32_t *label)
-{
-    return tar_read_part(dataset, index, NULL, x, label);
-}
-
 static uint32_t tar_file_count(const lk_dataset *dataset)
 {
     return (uint32_t)((const archive *)dataset->state)->shards.count;
@@ -175,11 +169,10 @@ static uint32_t tar_file_of(const lk_dataset *dataset, uint64_t index)
 }
 
 const lki_source lki_source_tar = {
-    .name        = "tar",
-    .open        = tar_open,
-    .close       = tar_close,
-    .read_sample = tar_read_sample,
-    .read_part   = tar_read_part,
-    .file_count  = tar_file_count,
-    .file_of     = tar_file_of,
+    .name       = "tar",
+    .open       = tar_open,
+    .close      = tar_close,
+    .read_part  = tar_read_part,
+    .file_count = tar_file_count,
+    .file_of    = tar_file_of,
 };

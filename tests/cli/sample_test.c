@@ -112,6 +112,60 @@ static void eval_has_the_bits_of_the_run(void **state)
     assert_non_null(strstr(result.err, "has 300 tokens, but the model of llama only 256"));
 }
 
+#define TRAIN_TABLE                                                                              \
+    "rm -f log; " LOCKSTEP "train mlp --data table.csv --validation 0.2 --hidden 9 --steps 3 "    \
+    "--global-batch 12 --micro-batch 2 --optimizer sgd --lr 1e-2 --worker-mode threads --quiet "  \
+    "--log log --metrics metrics "
+
+/* Copies the value of a key in a line of JSON. */
+static const char *value_of(const char *line, const char *key, char out[32])
+{
+    char        quoted[32];
+    (void)snprintf(quoted, sizeof quoted, "\"%s\": ", key);
+    const char *at = strstr(line, quoted);
+    assert_non_null(at);
+    at += strlen(quoted);
+    (void)snprintf(out, 32, "%.*s", (int)strcspn(at, ",}"), at);
+    return out;
+}
+
+/* Two columns of numbers, one of text, and three of targets. */
+static void eval_reports_the_errors_of_tables(void **state)
+{
+    static const char *const in_log[]  = { "val_loss_bits", "val_rmse", "val_mae" };
+    static const char *const in_json[] = { "loss_bits", "rmse", "mae" };
+    static command_result    result;
+    char                     trained[3][32], evaluated[32];
+    run(&result, state, "(echo u,city,price,label,class; for i in $(seq 50); do "
+        "echo $((i * i)),c$((i % 7)),$((i % 9)).5,$((i % 2)),k$((i % 4)); done) > table.csv; "
+        TRAIN_TABLE "--target price,u --checkpoint prices; grep val_loss log", 0);
+    for (size_t i = 0; i < 3; i++)
+        (void)value_of(result.out, in_log[i], trained[i]);
+    run(&result, state, "grep -c '^lockstep_validation_[rm]' metrics", 0);
+    assert_string_equal(result.out, "2\n");
+    run(&result, state, LOCKSTEP "eval prices --json --workers 3", 0);
+    assert_non_null(strstr(result.out, "{\"samples\": 10, \"count\": 20, "));
+    for (size_t i = 0; i < 3; i++)
+        assert_string_equal(value_of(result.out, in_json[i], evaluated), trained[i]);
+    run(&result, state, LOCKSTEP "eval prices", 0);
+    assert_true(strstr(result.out, "\nRMSE  ") != NULL && strstr(result.out, "\nMAE  ") != NULL);
+    run(&result, state, LOCKSTEP "eval prices --data table.csv --json", 0);
+    assert_non_null(strstr(result.out, "{\"samples\": 50, \"count\": 100, "));
+    run(&result, state, TRAIN_TABLE "--target class --checkpoint classes", 0);
+    run(&result, state, LOCKSTEP "eval classes", 0);
+    assert_true(strstr(result.out, "\naccuracy ") != NULL && strstr(result.out, "RMSE") == NULL);
+    run(&result, state, LOCKSTEP "inspect classes --json | tr -d ' \\n' | "
+        "grep '\"class_names\":\\[\"k0\",\"k1\"'", 0);
+    run(&result, state, TRAIN_TABLE "--target label --loss bce --checkpoint labels; " LOCKSTEP
+        "eval labels", 0);
+    assert_non_null(strstr(result.out, "\naccuracy "));
+    run(&result, state, "sed s/k3/k9/ table.csv > other.csv; " LOCKSTEP
+        "eval classes --data other.csv", 2);
+    assert_non_null(strstr(result.err, "the table of the training has no class 'k9'"));
+    run(&result, state, LOCKSTEP "eval classes --data 'synthetic:samples=9'", 2);
+    assert_non_null(strstr(result.err, "is no table, and the model of classes was trained on one"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -119,6 +173,7 @@ int main(void)
         cmocka_unit_test(the_cache_does_not_change_the_text),
         cmocka_unit_test(a_pipe_gets_valid_text),
         cmocka_unit_test(eval_has_the_bits_of_the_run),
+        cmocka_unit_test(eval_reports_the_errors_of_tables),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

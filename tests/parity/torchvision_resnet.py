@@ -28,18 +28,6 @@ CLASSES, MICRO, BATCH, COUNT, HELD_OUT, LIMIT = 3, 2, 4, 6, 2, 1e-5
 SHIFT = 6  # of norms, in both directions: ReLU's inputs are not near 0, where rounding decides on a gradient
 
 
-def read_safetensors(path):
-    raw = path.read_bytes()
-    size = int.from_bytes(raw[:8], "little")
-    header, out = json.loads(raw[8:8 + size]), {}
-    for name, entry in header.items():
-        if name != "__metadata__":
-            begin, end = entry["data_offsets"]
-            values = np.frombuffer(raw[8 + size + begin:8 + size + end], np.float32)
-            out[name] = torch.from_numpy(values.reshape(entry["shape"]).copy())
-    return out
-
-
 def write_state_dict(path, model):
     """Writes all tensors, the numbers of batches included."""
     arrays = {k: v.numpy() for k, v in model.state_dict().items()}
@@ -125,12 +113,12 @@ def compare(folder):
     train, held_out = order()
     loss, gradients = take_step(model, x[train], y[train])
     step = folder / "run/step-00000001"
-    after, states = read_safetensors(step / "model.safetensors"), read_safetensors(step / "state.safetensors")
+    after, states = parity.read_safetensors(step / "model.safetensors"), parity.read_safetensors(step / "state.safetensors")
     assert after.keys() == weights.keys(), sorted(after.keys() ^ weights.keys())
     largest = max(float(g.abs().max()) for g in gradients.values())
-    apart = max(float((weights[k] - after[k] - g).abs().max()) for k, g in gradients.items()) / largest
-    moved = max(float((states[k] - b).abs().max() / b.abs().max())
-                for k, b in model.named_buffers() if b.is_floating_point())
+    apart = parity.largest(float((weights[k] - after[k] - g).abs().max()) for k, g in gradients.items()) / largest
+    moved = parity.largest(float((states[k] - b).abs().max() / b.abs().max())
+                           for k, b in model.named_buffers() if b.is_floating_point())
 
     lost = model.load_state_dict(after | states, strict=False)
     assert not lost.unexpected_keys and all(k.endswith("num_batches_tracked") for k in lost.missing_keys), lost
@@ -140,7 +128,7 @@ def compare(folder):
     differ = [abs(a - b) / abs(b) for a, b in ((losses[0], loss), (val_losses[0], val_loss))]
     print(f"resnet50: loss {loss:.6f}, {differ[0]:.1e} apart; in evaluation {val_loss:.1f}, {differ[1]:.1e}; "
           f"gradients up to {largest:.2f}, {apart:.1e}; statistics {moved:.1e}")
-    return max(*differ, apart, moved)
+    return parity.largest([*differ, apart, moved])
 
 
 def main():

@@ -25,10 +25,9 @@ lk_model_options lki_model_options(const lk_train_config *config, const lk_datas
     return options;
 }
 
-/* Returns what the configuration's loss needs as targets. */
-static lk_targets targets_of(const lk_train_config *config)
+lk_targets lki_targets_of(lk_loss loss)
 {
-    switch (config->model_options.loss) {
+    switch (loss) {
     case LK_LOSS_CROSS_ENTROPY: return LK_TARGETS_CLASSES;
     case LK_LOSS_MSE:
     case LK_LOSS_HUBER: return LK_TARGETS_NUMBERS;
@@ -54,7 +53,7 @@ lk_dataset_options lki_dataset_options(const lk_train_config *config)
                                  .normalize    = config->data.normalize != NULL
                                                      ? config->data.normalize : "auto",
                                  .target       = config->data.target,
-                                 .targets      = targets_of(config),
+                                 .targets      = lki_targets_of(config->model_options.loss),
                                  .tokenizer    = config->data.tokenizer };
 }
 

@@ -8,6 +8,15 @@
  * versions, promises nothing, because their configuration does not tell what came before. */
 lk_label lki_id_label(const char *exactness_id);
 
+/* Returns what a loss needs as targets. */
+lk_targets lki_targets_of(lk_loss loss);
+
+/* Returns true if an evaluation measures the errors of numbers, and not the share of hits. */
+static inline bool lki_measures_errors(lk_loss loss, bool numbers)
+{
+    return numbers && loss != LK_LOSS_BCE;
+}
+
 /* Returns true if two exactness ids differ by more than their labels. */
 bool lki_ids_differ(const char *one, const char *other);
 

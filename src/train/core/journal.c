@@ -413,6 +413,8 @@ lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, const lki_
     journal->display.validation     = loss;
     journal->metrics.validation     = loss;
     journal->metrics.accuracy       = found->accuracy;
+    journal->metrics.rmse           = found->rmse;
+    journal->metrics.mae            = found->mae;
     journal->metrics.has_validation = true;
     LK_TRY(lki_events_evaluation(journal->events, step, loss, found->accuracy, found->rmse,
                                  tokens));

@@ -60,6 +60,10 @@ static void write_all(FILE *file, const lki_metrics *m, const lki_metrics_values
         if (!isnan(m->accuracy))
             put(file, "validation_accuracy_ratio", "The accuracy of the last evaluation.",
                 m->accuracy);
+        if (!isnan(m->rmse)) {
+            put(file, "validation_rmse", "The RMSE of the last evaluation.", m->rmse);
+            put(file, "validation_mae", "The mean absolute error of the last evaluation.", m->mae);
+        }
     }
     put(file, "workers", "Worker processes at the start.", v->workers);
     put(file, "last_step_timestamp_seconds", "When this was written.", lki_wall_seconds());

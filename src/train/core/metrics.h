@@ -10,7 +10,7 @@ typedef struct {
     const char *path; /* NULL: no file */
     double      written; /* by the monotonic clock */
     bool        has_validation;
-    double      validation, accuracy;
+    double      validation, accuracy, rmse, mae; /* of the last evaluation; NaN: not measured */
     char        exactness_id[33];
 } lki_metrics;
 

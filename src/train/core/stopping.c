@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "train/config.h"
+#include "train/core/identity.h"
 
 /* ---- Limits ------------------------------------------------------------------------------ */
 
@@ -67,7 +68,7 @@ lk_status lki_stopping_check(const lk_train_config *c, const lk_dataset_info *da
     if (c->checkpoint.keep_best > 0 && (c->eval_every == 0 || c->checkpoint.folder == NULL))
         return lk_fail(LK_EINVAL, "`keep_best` keeps checkpoints of the best evaluations; give "
                                   "`checkpoint.folder` DIR and `eval_every` N, too");
-    if (data->numbers && c->model_options.loss != LK_LOSS_BCE &&
+    if (lki_measures_errors(c->model_options.loss, data->numbers) &&
         c->checkpoint.best_by == LK_BEST_BY_ACCURACY)
         return lk_fail(LK_EINVAL, "`best_by` accuracy is for classes and labels; the targets here "
                                   "are numbers: use loss");

@@ -10,6 +10,7 @@
 #include "data/batch.h"
 #include "lockstep/checkpoint.h"
 #include "parallel/balance.h"
+#include "train/core/identity.h"
 #include "train/loop/loop.h"
 
 typedef struct {
@@ -35,23 +36,23 @@ typedef struct {
     uint32_t leaf; /* index of the slice among this rank's slices */
     uint64_t at;
     bool     measures; /* sums errors, whose targets are numbers */
-    double   errors, squares;
+    lki_error_sums errors;
     double  *mine; /* SUMS per slice */
 } course;
 
 enum { SUMS = 5 };
 
-/* Adds the errors of a micro-batch, in the order of its targets. */
-static void add_errors(const lki_session *session, course *c)
+void lki_error_sums_add(lki_error_sums *sums, const lk_engine *engine, const lk_model *model,
+                        uint32_t count, const int32_t *targets)
 {
-    const float *x     = lk_engine_output(session->engine, 0);
-    const size_t count = (size_t)c->pass.samples * lk_model_loss_rows(session->model);
-    for (size_t i = 0; i < count; i++) {
+    const float *x     = lk_engine_output(engine, 0);
+    const size_t rows = (size_t)count * lk_model_loss_rows(model);
+    for (size_t i = 0; i < rows; i++) {
         float target;
-        memcpy(&target, &c->samples.y[i], sizeof target);
+        memcpy(&target, &targets[i], sizeof target);
         const double d = (double)x[i] - (double)target;
-        c->errors += fabs(d);
-        c->squares += d * d;
+        sums->absolute += fabs(d);
+        sums->squares += d * d;
     }
 }
 
@@ -74,7 +75,7 @@ static lk_status micro_batch(lki_session *session, course *c, uint64_t end)
                           &c->pass.length));
     lk_engine_forward(session->engine, &c->walk, &c->pass, 1);
     if (c->measures)
-        add_errors(session, c);
+        lki_error_sums_add(&c->errors, session->engine, session->model, c->pass.samples, s->y);
     c->at += c->pass.samples;
     return LK_OK;
 }
@@ -96,10 +97,10 @@ static lk_status advance(lki_session *session, course *c, uint64_t count)
         sums[0]      = c->pass.loss_sum;
         sums[1]      = (double)c->pass.count;
         sums[2]      = (double)c->pass.hits;
-        sums[3]      = c->errors;
-        sums[4]      = c->squares;
+        sums[3]      = c->errors.absolute;
+        sums[4]      = c->errors.squares;
         c->pass      = (lk_pass){ 0 };
-        c->errors = c->squares = 0;
+        c->errors    = (lki_error_sums){ 0 };
     }
     for (; count > 0; count--)
         lk_engine_forward(session->engine, &c->walk, &c->pass, 1);
@@ -182,13 +183,6 @@ static bool wants_means(const lki_session *session, uint64_t done)
 
 /* ---- Evaluating -------------------------------------------------------------------------- */
 
-/* Returns true if the metric is the error of numbers, and not the share of hits. */
-static bool measures_errors(const lki_session *session)
-{
-    return lk_dataset_describe(session->dataset)->numbers &&
-           session->config->model_options.loss != LK_LOSS_BCE;
-}
-
 lk_status lki_evaluate(lki_session *session, uint64_t done, lk_train_result *result)
 {
     double sums[SUMS] = { 0 };
@@ -197,7 +191,9 @@ lk_status lki_evaluate(lki_session *session, uint64_t done, lk_train_result *res
                                   .params = session->param_data,
                                   .params_bf16 = session->param_bf16,
                                   .state  = session->state_data },
-                       .measures = measures_errors(session) };
+                       .measures = lki_measures_errors(
+                           session->config->model_options.loss,
+                           lk_dataset_describe(session->dataset)->numbers) };
 
     bool      means  = wants_means(session, done);
     lk_status status = means ? fetch_means(session) : LK_OK;

@@ -53,6 +53,16 @@ void lki_read_block(void *user, uint32_t block);
 LK_NODISCARD lk_status lki_evaluate(lki_session *session, uint64_t done,
                                     lk_train_result *result);
 
+/* Sums over the errors of outputs: of their absolute values, and of their squares. */
+typedef struct {
+    double absolute, squares;
+} lki_error_sums;
+
+/* Adds the errors of the `count` samples that the engine has just evaluated, in the order of their
+ * targets, which are FP32 numbers. */
+void lki_error_sums_add(lki_error_sums *sums, const lk_engine *engine, const lk_model *model,
+                        uint32_t count, const int32_t *targets);
+
 /* ---- Between two steps (between_steps.c) ------------------------------------------------- */
 
 /* Evaluates and saves if due.  Decides whether the run ends (session->ended) or was asked to stop

@@ -4,7 +4,6 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -13,12 +12,6 @@
 #include "models/hugging_face.h"
 #include "train/loop/loop.h"
 #include "train/saves/save.h"
-
-static bool is_folder(const char *path)
-{
-    struct stat info;
-    return path != NULL && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
 
 static bool are_equal(const lki_map *a, const lki_map *b)
 {
@@ -93,7 +86,7 @@ lk_status lki_pretrained_complete(lk_train_config *c)
     const lki_hf_family *family = NULL;
     lk_model_options     from;
     LK_TRY(lki_adapter_complete(c));
-    if (!is_folder(c->init))
+    if (c->init == NULL || !lki_is_folder(c->init))
         return LK_OK;
     LK_TRY(read_config(c->init, &family, &from, path));
     if (c->model != NULL && strcmp(c->model, family->model) != 0)
@@ -107,7 +100,7 @@ lk_status lki_pretrained_complete(lk_train_config *c)
 lk_status lki_pretrained_check(const lk_train_config *c, const lk_dataset_info *data)
 {
     uint32_t vocabulary = c->model_options.vocabulary;
-    if (!is_folder(c->init) || c->data.tokenizer != NULL ||
+    if (c->init == NULL || !lki_is_folder(c->init) || c->data.tokenizer != NULL ||
         strncmp(c->data.source, "text:", 5) != 0 || data->classes == vocabulary)
         return LK_OK;
     return lk_fail(LK_EINVAL, "the model of '%s' has %u tokens, not the %u of text without a "

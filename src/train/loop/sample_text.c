@@ -4,9 +4,9 @@
 #include <libgen.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "base/status.h"
 #include "checkpoint/directory.h"
@@ -17,9 +17,8 @@ enum { BYTES = 256 };
 /* Looks in the directory, and in the one that has the step or the file. */
 bool lki_sample_text_find(char out[LKI_PATH_BYTES], const char *path)
 {
-    char        copy[LKI_PATH_BYTES];
-    struct stat info;
-    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode) &&
+    char copy[LKI_PATH_BYTES];
+    if (lki_is_folder(path) &&
         snprintf(out, LKI_PATH_BYTES, "%s/tokenizer.json", path) < LKI_PATH_BYTES &&
         access(out, F_OK) == 0)
         return true;

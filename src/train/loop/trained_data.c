@@ -4,8 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/status.h"
+#include "base/memory.h"
 #include "data/batch.h"
+#include "train/core/identity.h"
 
 /* Writes the means and deviations of the run's pixels as a value of `normalize`.  Returns false if
  * it has none. */
@@ -45,6 +46,50 @@ static void set_split(const json_t *config, const lki_trained *trained, lk_datas
     out->seed       = lk_checkpoint_describe(trained->checkpoint)->seed;
 }
 
+/* Reads a column of the table of the run, whose texts belong to the configuration.  The caller
+ * frees the list of levels. */
+static lk_status read_column(const json_t *object, const char *path, lk_column *out)
+{
+    const json_t *levels = json_object_get(object, "levels");
+    const char  **list   = NULL;
+    *out = (lk_column){ .name        = json_string_value(json_object_get(object, "name")),
+                        .mean        = json_number_value(json_object_get(object, "mean")),
+                        .deviation   = json_number_value(json_object_get(object, "deviation")),
+                        .level_count = (uint32_t)json_array_size(levels) };
+    bool whole = out->name != NULL && (out->level_count > 0 || out->deviation > 0);
+    if (out->level_count > 0)
+        LK_TRY(LKI_NEW(&list, out->level_count, "levels of a column"));
+    out->levels = list;
+    for (uint32_t i = 0; i < out->level_count; i++) {
+        list[i] = json_string_value(json_array_get(levels, i));
+        whole   = whole && list[i] != NULL;
+    }
+    return whole ? LK_OK
+                 : lk_fail(LK_EFORMAT, "the columns in the checkpoint %s are damaged", path);
+}
+
+/* Opens a table, by the columns of the table on which the model was trained. */
+static lk_status open_table(lk_dataset **out, const lki_trained *trained, const char *source,
+                            lk_dataset_options *options)
+{
+    const json_t *list    = json_object_get(trained->config, "columns");
+    const size_t  count   = json_array_size(list);
+    lk_column    *columns = NULL;
+    lk_status     status  = LK_OK;
+
+    options->target  = json_string_value(json_object_get(trained->config, "target"));
+    options->targets = lki_targets_of(trained->options.loss);
+    LK_TRY(LKI_NEW(&columns, count + 1, "columns of a table"));
+    for (size_t i = 0; status == LK_OK && i < count; i++)
+        status = read_column(json_array_get(list, i), trained->path, &columns[i]);
+    if (status == LK_OK)
+        status = lki_dataset_open_as(out, source, options, columns, (uint32_t)count);
+    for (size_t i = 0; i < count; i++)
+        lki_free((void *)(uintptr_t)columns[i].levels);
+    lki_free(columns);
+    return status;
+}
+
 static lk_status check_fit(const lki_trained *t, const lk_evaluate_options *o,
                            const lk_dataset_info *data)
 {
@@ -73,19 +118,20 @@ lk_status lki_trained_data_open(lk_dataset **out, const lki_trained *trained,
                                    .ignores = json_is_integer(ignored),
                                    .ignored = json_integer_value(ignored) };
 
-    *out      = NULL;
-    if (strncmp(options->source, "csv:", 4) == 0 ||
-        json_object_get(trained->config, "columns") != NULL)
-        return lk_fail(LK_EUNSUPPORTED, "the model of %s and '%s': models of tables are evaluated "
-                                        "during their training only (`eval_every`)",
-                       options->path, options->source);
+    const bool         table   = strncmp(options->source, "csv:", 4) == 0;
+
+    *out = NULL;
+    if (table != (json_object_get(trained->config, "columns") != NULL))
+        return lk_fail(LK_EINVAL, "'%s' is %s table, and the model of %s was %strained on one",
+                       options->source, table ? "a" : "no", options->path, table ? "not " : "");
     o.context = 1; /* of tokens for a model of images, which check_fit() refuses */
     if (trained->options.tokens && trained->options.input.rank == 1)
         o.context = (uint32_t)trained->options.input.dims[0];
     set_normalize(trained->config, text, &o);
     if (options->own_part && trained->checkpoint != NULL)
         set_split(trained->config, trained, &o);
-    LK_TRY(lk_dataset_open(out, options->source, &o));
+    LK_TRY(table ? open_table(out, trained, options->source, &o)
+                 : lk_dataset_open(out, options->source, &o));
     if (!options->own_part)
         lki_dataset_hold_all(*out);
     return check_fit(trained, options, lk_dataset_describe(*out));

@@ -5,6 +5,7 @@
  * and the slices by the canonical tree, so the bits are the same for any number of workers, and for
  * the run's own validation part those of the evaluation in the run (evaluate.c).
  */
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -15,13 +16,16 @@
 #include "data/batch.h"
 #include "lockstep/tokenizer.h"
 #include "tensor/ops.h"
+#include "train/core/identity.h"
+#include "train/loop/loop.h"
 #include "train/loop/sample_text.h"
 #include "train/loop/trained_data.h"
 
 enum { SLICES = 64, BATCH = 8 }; /* for a file that has no configuration */
 
 typedef struct {
-    double loss, count, hits, bytes;
+    double         loss, count, hits, bytes;
+    lki_error_sums errors;
 } sums;
 
 typedef struct {
@@ -42,6 +46,7 @@ typedef struct {
     worker                    *workers; /* [worker_count] */
     uint32_t                   worker_count, slices, micro_batch;
     lk_dtype                   precision;
+    bool                       measures; /* errors, whose targets are numbers */
     sums                      *sums;     /* [slices] */
     lk_status                 *statuses; /* [slices] */
     lk_error                  *errors;   /* [worker_count] */
@@ -71,6 +76,7 @@ static lk_status run_slice(evaluation *e, worker *w, size_t slice)
     lk_walk  walk = { .params = e->trained.params, .state = e->trained.state };
     lk_pass  pass = { .x = w->x, .targets = w->y };
     double   bytes = 0;
+    lki_error_sums errors = { 0 };
 
     for (; at < end; at += pass.samples) {
         pass.samples = (uint32_t)lki_min(e->micro_batch, end - at);
@@ -82,8 +88,10 @@ static lk_status run_slice(evaluation *e, worker *w, size_t slice)
         if (e->tokenizer != NULL)
             bytes += count_bytes(e, w->y, (size_t)pass.samples *
                                               (pass.length > 0 ? pass.length : data->x.dims[0]));
+        if (e->measures)
+            lki_error_sums_add(&errors, w->engine, e->trained.model, pass.samples, w->y);
     }
-    e->sums[slice] = (sums){ pass.loss_sum, (double)pass.count, (double)pass.hits, bytes };
+    e->sums[slice] = (sums){ pass.loss_sum, (double)pass.count, (double)pass.hits, bytes, errors };
     return LK_OK;
 }
 
@@ -122,7 +130,7 @@ static lk_status open_worker(evaluation *e, worker *w)
     lk_engine_set_frozen(w->engine, e->trained.frozen);
     LK_TRY(lki_alloc_array(&w->x, e->micro_batch, bytes, "evaluation samples"));
     LK_TRY(LKI_NEW(&w->indices, e->micro_batch, "evaluation samples"));
-    return LKI_NEW(&w->y, e->micro_batch * (data->tokens ? each : 1), "evaluation samples");
+    return LKI_NEW(&w->y, (size_t)e->micro_batch * data->targets, "evaluation samples");
 }
 
 static lk_status open_workers(evaluation *e)
@@ -150,6 +158,8 @@ static lk_status open_evaluation(evaluation *e)
     LK_TRY(lki_trained_data_open(&e->dataset, &e->trained, o, tokenizer));
     if (tokenizer != NULL)
         LK_TRY(lk_tokenizer_open(&e->tokenizer, tokenizer));
+    e->trained.options.numbers = lk_dataset_describe(e->dataset)->numbers;
+    e->measures    = lki_measures_errors(e->trained.options.loss, e->trained.options.numbers);
     e->precision   = precision_of(e);
     e->micro_batch = number_of(e, "micro-batch", BATCH);
     e->slices      = number_of(e, "virtual-workers", SLICES);
@@ -205,6 +215,8 @@ static lk_status sum_up(const evaluation *e, lk_evaluation *out)
     LK_TRY(sum_field(e, offsetof(sums, count), &all.count));
     LK_TRY(sum_field(e, offsetof(sums, hits), &all.hits));
     LK_TRY(sum_field(e, offsetof(sums, bytes), &all.bytes));
+    LK_TRY(sum_field(e, offsetof(sums, errors.absolute), &all.errors.absolute));
+    LK_TRY(sum_field(e, offsetof(sums, errors.squares), &all.errors.squares));
     if (!(all.count > 0))
         return lk_fail(LK_EINVAL, "none of the %llu samples of '%s' counts for anything, by their "
                                   "labels", (unsigned long long)data->validation_count,
@@ -214,7 +226,10 @@ static lk_status sum_up(const evaluation *e, lk_evaluation *out)
                             .count    = (uint64_t)all.count,
                             .bytes    = (uint64_t)(bytes ? all.count : all.bytes),
                             .loss     = all.loss / all.count,
-                            .accuracy = all.hits / all.count,
+                            .accuracy = e->measures ? (double)NAN : all.hits / all.count,
+                            .rmse = e->measures ? sqrt(all.errors.squares / all.count)
+                                                : (double)NAN,
+                            .mae  = e->measures ? all.errors.absolute / all.count : (double)NAN,
                             .tokens   = data->tokens };
     if (out->bytes > 0)
         out->bits_per_byte = all.loss / (double)out->bytes / 0.693147180559945309417;
