@@ -30,7 +30,7 @@
 #include "report/target.h"
 
 #define FORMAT "lockstep-statement"
-enum { VERSION = 2, DATA_FILES_MAX = 2, LOSS_DIGITS = 16 };
+enum { VERSION = 2, DATA_FILES_MAX = 2 };
 
 struct lk_statement {
     json_t                  *root; /* owns all strings */
@@ -464,7 +464,7 @@ static lk_statement_step compare_step(const char *stated, const lki_run_log *log
 {
     lk_statement_step step    = { .step = 0, .loss = loss, .worker = LK_NO_WORKER };
     char             *workers = lki_run_log_losses(log, row);
-    const char       *theirs  = strlen(stated) > LOSS_DIGITS ? stated + LOSS_DIGITS : NULL;
+    const char       *theirs  = strlen(stated) > LKI_LOSS_DIGITS ? stated + LKI_LOSS_DIGITS : NULL;
     const size_t      worker  = lki_first_of_losses(theirs, workers);
     const bool        other   = theirs != NULL && /* of another number of virtual workers */
                        (workers == NULL || strlen(theirs) != strlen(workers));
