@@ -294,6 +294,19 @@ static lk_status check_output(const char *file)
                                        "give another one, or remove it", file);
 }
 
+/* Writes a statement to a draft that replaces the file, so that a failure leaves no part of one. */
+static lk_status write_statement(const json_t *root, const char *file)
+{
+    char draft[4096];
+    if (snprintf(draft, sizeof draft, "%s.new", file) >= (int)sizeof draft)
+        return lk_fail(LK_EINVAL, "the path of the statement has %zu bytes", strlen(file));
+    if (json_dump_file(root, draft, JSON_INDENT(1)) == 0 && rename(draft, file) == 0)
+        return LK_OK;
+    lk_status status = lk_fail(LK_EIO, "cannot write '%s': %s", file, strerror(errno));
+    (void)unlink(draft);
+    return status;
+}
+
 static lk_status attest(const lki_target *target, const char *run, const char *file)
 {
     json_t   *root   = NULL;
@@ -304,8 +317,8 @@ static lk_status attest(const lki_target *target, const char *run, const char *f
                                      "checkpoint directory of a run", run);
     if (status == LK_OK)
         status = fill(root, target);
-    if (status == LK_OK && json_dump_file(root, file, JSON_INDENT(1)) != 0)
-        status = lk_fail(LK_EIO, "cannot write '%s': %s", file, strerror(errno));
+    if (status == LK_OK)
+        status = write_statement(root, file);
     json_decref(root);
     return status;
 }
