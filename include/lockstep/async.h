@@ -1,27 +1,29 @@
-/* lockstep/async.h -- asynchronous training whose result can be repeated: parameter server, SSP,
- * n-softsync.
+/* lockstep/async.h -- repeatable asynchronous training: a parameter server, stale synchronous
+ * parallel (SSP) and n-softsync.
  *
  * The virtual workers of a run are divided into G groups of neighbours.  A group reads the current
  * version of the parameters, computes the gradient of its virtual workers (a task), pushes it, and
- * begins the next task, without waiting for other groups.  Each `aggregate` gradients make the next
- * version.  The staleness of a gradient is the number of versions that were made after the one that
- * its task has read.
+ * begins the next task, without waiting for other groups.  Every `aggregate` gradients make the
+ * next version.  The staleness of a gradient is the number of versions that were made after the one
+ * that its task read.
  *
  * The schedule says which version each task reads, and in which order gradients are applied.
  *
- *  virtual  It is computed by a simulation of the G groups, whose tasks take random times, drawn by
- *           seed.  So it is a function of these options, and never depends on clocks.
- *  live     Gradients are applied in the order in which ranks have computed them.  The schedule is
- *           written to a file: a gradient before it is applied.
+ *  virtual  The schedule comes from a simulation of the G groups, whose tasks take random times
+ *           drawn from the seed.  So it is a function of these options, and does not depend on
+ *           clocks.
+ *  live     Gradients are applied in the order in which ranks finish them.  Each is written to the
+ *           schedule's file before it is applied.
  *  replay   The schedule is read from such a file.  The result has the bits of the live run.
  *
  * If the schedule is known in advance (virtual, replay), ranks compute tasks in the order in which
- * gradients are applied, or ahead of that order if the version that a task reads is there.  So the
- * result depends on G and on the schedule, but not on ranks.
+ * gradients are applied, or earlier if the version that a task reads is available.  So the result
+ * depends on G and on the schedule, but not on the ranks.
  *
- * Task j, in the order of their beginnings, computes the virtual workers (j mod G) V / G and
- * following of the global batch j / G.  So each sample is used once per epoch.  A step of a run is
- * the application of G gradients.  With `aggregate` G and `staleness` 0 it is a step of ddp.
+ * Tasks are numbered in the order in which they begin.  Task j computes V / G virtual workers of
+ * the global batch j / G, from number (j mod G) V / G on.  So each sample is used once per epoch.
+ * A step of a run is the application of G gradients.  With `aggregate` G and `staleness` 0 it is a
+ * step of ddp.
  *
  * A rank that cannot apply a gradient yet keeps it in memory that all ranks of the host share, and
  * computes the next task.  There is no server: each rank applies gradients, one rank at a time.

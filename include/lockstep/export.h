@@ -1,5 +1,5 @@
-/* lockstep/export.h -- folders of Hugging Face's transformers: which model one has, and a trained
- * model as one.
+/* lockstep/export.h -- recognises the model in a Hugging Face folder, and writes a trained model to
+ * such a folder.
  *
  * Part of lockstep/train.h, which includes it.
  */
@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* Reads the configuration of a folder.  *model becomes the name of the built-in model that it is:
+/* Reads the configuration of a folder, and sets *model to the name of the built-in model for it:
  * "gpt" or "llama". */
 LK_API LK_NODISCARD lk_status lk_folder_model(const char **model, const char *folder);
 

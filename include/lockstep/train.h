@@ -271,7 +271,7 @@ LK_API lk_label lk_train_label(const lk_train_config *config, char *text, size_t
 LK_API LK_NODISCARD lk_status lk_train_check(lk_train_config *config);
 
 /* Returns LK_EINVAL, with the reason in the message, if `hosts` hosts do not support the configured
- * buddies or audit. */
+ * buddies, audit or asynchronous training. */
 LK_API LK_NODISCARD lk_status lk_train_check_hosts(const lk_train_config *config, uint32_t hosts);
 
 /* ---- Replaying one virtual worker -------------------------------------------------------- */

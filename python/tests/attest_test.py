@@ -111,6 +111,8 @@ class Attest(unittest.TestCase):
         shutil.rmtree(self.folder / "run" / "step-00000004")
         out = self.verify(0, "--checkpoint", "run", "--workers", "4")
         self.assertIn("steps 3-6:\n  equal", out)
+        out = self.verify(1, "--workers", "5")  # more than there are virtual workers
+        self.assertIn("\nnot verified: 3 of the segments could not be replayed\n", out)
 
     def test_signature(self):
         if shutil.which("ssh-keygen") is None:

@@ -1,5 +1,5 @@
 """Federated averaging of `lockstep train`: the weights of twenty lines of NumPy, with the server's
-optimizers as Flower has them, and of the methods that it degenerates to.
+optimizers as Flower has them, and of the methods that it degenerates to.  This needs NumPy alone.
 
 Controls: the mean over clients without their numbers of samples, and FedProx without its pull, have
 other weights.

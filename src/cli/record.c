@@ -107,7 +107,12 @@ static bool replace(const char *path, json_t *object)
     if (file != NULL)
         good = fclose(file) == 0 && good;
     free(text);
-    return good && rename(draft, path) == 0;
+    good = good && rename(draft, path) == 0;
+    int why = errno;
+    if (!good)
+        (void)unlink(draft);
+    errno = why;
+    return good;
 }
 
 /* Locks a directory until this process ends.  Returns false if another process has the lock; true

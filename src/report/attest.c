@@ -33,8 +33,7 @@
 #include "report/target.h"
 
 #define FORMAT "lockstep-statement"
-enum { VERSION = 2, DATA_FILES_MAX = 2, LOSS_DIGITS = 16, FIELD_DIGITS = 16,
-       FIELD_NAME = 128 };
+enum { VERSION = 2, DATA_FILES_MAX = 2, FIELD_DIGITS = 16, FIELD_NAME = 128 };
 
 struct lk_statement {
     json_t                  *root; /* owns all strings */
@@ -370,6 +369,19 @@ static lk_status check_output(const char *file)
                                        "give another one, or remove it", file);
 }
 
+/* Writes a statement to a draft that replaces the file, so that a failure leaves no part of one. */
+static lk_status write_statement(const json_t *root, const char *file)
+{
+    char draft[4096];
+    if (snprintf(draft, sizeof draft, "%s.new", file) >= (int)sizeof draft)
+        return lk_fail(LK_EINVAL, "the path of the statement has %zu bytes", strlen(file));
+    if (json_dump_file(root, draft, JSON_INDENT(1)) == 0 && rename(draft, file) == 0)
+        return LK_OK;
+    lk_status status = lk_fail(LK_EIO, "cannot write '%s': %s", file, strerror(errno));
+    (void)unlink(draft);
+    return status;
+}
+
 static lk_status attest(const lki_target *target, const char *run, const char *file)
 {
     json_t   *root   = NULL;
@@ -380,8 +392,8 @@ static lk_status attest(const lki_target *target, const char *run, const char *f
                                      "checkpoint directory of a run", run);
     if (status == LK_OK)
         status = fill(root, target);
-    if (status == LK_OK && json_dump_file(root, file, JSON_INDENT(1)) != 0)
-        status = lk_fail(LK_EIO, "cannot write '%s': %s", file, strerror(errno));
+    if (status == LK_OK)
+        status = write_statement(root, file);
     json_decref(root);
     return status;
 }
@@ -540,7 +552,7 @@ static lk_statement_step compare_step(const char *stated, const lki_run_log *log
 {
     lk_statement_step step    = { .step = 0, .loss = loss, .worker = LK_NO_WORKER };
     char             *workers = lki_run_log_losses(log, row);
-    const char       *theirs  = strlen(stated) > LOSS_DIGITS ? stated + LOSS_DIGITS : NULL;
+    const char       *theirs  = strlen(stated) > LKI_LOSS_DIGITS ? stated + LKI_LOSS_DIGITS : NULL;
     const size_t      worker  = lki_first_of_losses(theirs, workers);
     const bool        other   = theirs != NULL && /* of another number of virtual workers */
                        (workers == NULL || strlen(theirs) != strlen(workers));

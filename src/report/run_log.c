@@ -11,7 +11,7 @@
 #include "base/memory.h"
 
 #define LOSSES "virtual_losses"
-enum { LIST_MAX = 4096, LOSS_DIGITS = 16 };
+enum { LIST_MAX = 4096 };
 
 /* A NaN that no computation gives: its payload is a word of our own. */
 static const uint64_t ABSENT = UINT64_C(0x7ff86c6b6162736e);
@@ -149,7 +149,7 @@ char *lki_run_log_losses(const lki_run_log *log, size_t row)
     const json_int_t step = json_integer_value(json_object_get(line, "step"));
     char *copy = NULL;
     if (losses != NULL && step == (json_int_t)log->steps[row] && losses[0] != '\0' &&
-        strlen(losses) % LOSS_DIGITS == 0 &&
+        strlen(losses) % LKI_LOSS_DIGITS == 0 &&
         strspn(losses, "0123456789abcdef") == strlen(losses))
         copy = strdup(losses);
     json_decref(line);
@@ -163,14 +163,14 @@ size_t lki_first_of_losses(const char *a, const char *b)
         return SIZE_MAX;
     while (a[at] != '\0' && a[at] == b[at])
         at++;
-    return a[at] != '\0' ? at / LOSS_DIGITS : SIZE_MAX;
+    return a[at] != '\0' ? at / LKI_LOSS_DIGITS : SIZE_MAX;
 }
 
 double lki_loss_of_worker(const char *losses, size_t worker)
 {
-    char   bits[LOSS_DIGITS + 1];
+    char   bits[LKI_LOSS_DIGITS + 1];
     double value = lki_absent();
-    (void)snprintf(bits, sizeof bits, "%.*s", LOSS_DIGITS, losses + worker * LOSS_DIGITS);
+    (void)snprintf(bits, sizeof bits, "%.*s", LKI_LOSS_DIGITS, losses + worker * LKI_LOSS_DIGITS);
     (void)lki_value_of_bits(bits, &value);
     return value;
 }

@@ -17,6 +17,7 @@
 #include "base/status.h"
 
 enum { LKI_COLUMN_NAME = 64, LKI_COLUMNS_MAX = 4096, LKI_EVENTS_MAX = 100000 };
+enum { LKI_LOSS_DIGITS = 16 }; /* hexadecimal digits of the bits of a loss */
 
 typedef struct {
     char    name[LKI_COLUMN_NAME];
@@ -65,7 +66,7 @@ LK_NODISCARD lk_status lki_run_log_update(lki_run_log *log, bool *changed);
 /* Returns a column, or NULL. */
 const lki_column *lki_run_log_column(const lki_run_log *log, const char *name);
 
-/* Reads the losses of single virtual workers in a row, 16 hexadecimal digits for each.  The caller
+/* Reads the losses of single virtual workers in a row, LKI_LOSS_DIGITS for each.  The caller
  * frees the text.  Returns NULL if the log has none there. */
 char *lki_run_log_losses(const lki_run_log *log, size_t row);
 

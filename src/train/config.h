@@ -99,8 +99,11 @@ LK_NODISCARD lk_status lki_clients_divide(lk_clients **out, const lk_train_confi
 
 /* Completes the options of asynchronous training, before those of groups.  Fails with LK_EINVAL if
  * the configuration does not support them; a live run (`runs`) needs a file for its schedule.
- * Defined in core/async.c, as the next four. */
+ * Defined in core/async.c, as the next five. */
 LK_NODISCARD lk_status lki_async_check(lk_train_config *config, bool runs);
+
+/* Fails with LK_EINVAL if `hosts` hosts do not support the configured asynchronous training. */
+LK_NODISCARD lk_status lki_async_check_hosts(const lk_train_config *config, uint32_t hosts);
 
 /* Returns true if groups do not wait for each other. */
 bool lki_is_async(const lk_train_config *config);

@@ -14,17 +14,10 @@
 #define LORA "--init base --lora-rank 3 --lora-targets c_attn,mlp.c_proj,c_fc --lr 0.1 "
 #define LLAMA "--init llama_base --lora-rank 2 --lora-alpha 5 --lora-targets all-linear --lr 0.1 "
 
-static void run(command_result *out, void **state, const char *line, int status)
-{
-    (void)run_shell(out, *state, line);
-    if (out->status != status)
-        fail_msg("%s: status %d\n%s%s", line, out->status, out->out, out->err);
-}
-
 /* Runs the command, and returns the hash of the weights. */
 static const char *hash_of(command_result *out, void **state, const char *line)
 {
-    run(out, state, line, 0);
+    shell(out, state, line, 0);
     char *hash = strstr(out->out, "weights ");
     if (hash == NULL)
         fail_msg("%s: no hash\n%s%s", line, out->out, out->err);
@@ -37,7 +30,7 @@ static int make_bases(void **state)
     static command_result result;
     if (make_folder(state) != 0)
         return 1;
-    run(&result, state, "seq 3000 >text; " LOCKSTEP "train gpt " SIZES DATA "--checkpoint g; "
+    shell(&result, state, "seq 3000 >text; " LOCKSTEP "train gpt " SIZES DATA "--checkpoint g; "
         LOCKSTEP "export g --out base; " LOCKSTEP "train llama " SIZES DATA "--kv-heads 1 "
         "--checkpoint l; " LOCKSTEP "export l --out llama_base --dtype bf16", 0);
     return 0;
@@ -84,9 +77,9 @@ static void the_bits_are_the_same_for_all_workers(void **state)
 static void checkpoints_have_the_adapters_only(void **state)
 {
     static command_result result;
-    run(&result, state, "! grep -aq 'wte\\|bias' run/step-00000004/*.safetensors && "
+    shell(&result, state, "! grep -aq 'wte\\|bias' run/step-00000004/*.safetensors && "
         "grep -aq 'h.1.mlp.c_fc.lora_B.weight' run/step-00000004/model.safetensors", 0);
-    run(&result, state, LOCKSTEP "plan gpt " LORA "--data text:text --context 8 "
+    shell(&result, state, LOCKSTEP "plan gpt " LORA "--data text:text --context 8 "
         "--global-batch 6", 0);
     assert_non_null(strstr(result.out, "gpt, 1344 parameters"));
     assert_non_null(strstr(result.out, "frozen parameters, MiB a host: 0.0"));
@@ -95,7 +88,7 @@ static void checkpoints_have_the_adapters_only(void **state)
 static void base_and_adapters_are_used_together(void **state)
 {
     static command_result result;
-    run(&result, state, "mkdir away; (cd away && " LOCKSTEP "resume ../run --data text:../text "
+    shell(&result, state, "mkdir away; (cd away && " LOCKSTEP "resume ../run --data text:../text "
         "--steps 5) && " LOCKSTEP "verify run --step 4 && "
         LOCKSTEP "eval run --data text:text && "
         LOCKSTEP "sample run --tokens 9 --prompt a >one && "
@@ -104,7 +97,7 @@ static void base_and_adapters_are_used_together(void **state)
         "--steps 1 --workers 1 --worker-mode threads --param-group '*:lr=0' --adapter peft "
         "--checkpoint again", 1);
     assert_non_null(strstr(result.err, "peft/adapter_config.json"));
-    run(&result, state, LOCKSTEP "export run --out peft; " LOCKSTEP "train gpt --init base "
+    shell(&result, state, LOCKSTEP "export run --out peft; " LOCKSTEP "train gpt --init base "
         "--lora-targets c_attn,mlp.c_proj,c_fc " DATA "--steps 1 --workers 1 "
         "--worker-mode threads --param-group '*:lr=0' --adapter peft --checkpoint again; "
         LOCKSTEP "export again --out back; diff -r peft back", 0);
@@ -151,21 +144,21 @@ static void damage_and_contradictions_are_refused(void **state)
             fail_msg("%s, %s: \"%s\" is not in: %s", refused[i].damage, refused[i].options,
                      refused[i].says, result.err);
     }
-    run(&result, state, "ls none/*", 2); /* nothing */
+    shell(&result, state, "ls none/*", 2); /* nothing */
 }
 
 static void another_base_is_refused(void **state)
 {
     static command_result result;
-    run(&result, state, "cp -r base kept; printf '\\1' | dd of=base/model.safetensors bs=1 "
+    shell(&result, state, "cp -r base kept; printf '\\1' | dd of=base/model.safetensors bs=1 "
         "seek=$(($(stat -c %s base/model.safetensors) - 3)) conv=notrunc; " LOCKSTEP
         "resume run --steps 6", 1);
     assert_non_null(strstr(result.err, "has other weights"));
-    run(&result, state, LOCKSTEP "sample run --tokens 2; rm -r base; " LOCKSTEP "eval run --data "
+    shell(&result, state, LOCKSTEP "sample run --tokens 2; rm -r base; " LOCKSTEP "eval run --data "
         "text:text", 1);
     assert_non_null(strstr(result.err, "has other weights"));
     assert_non_null(strstr(result.err, "base"));
-    run(&result, state, "mv kept base; " LOCKSTEP "train gpt --init base --lr 0.1 " DATA
+    shell(&result, state, "mv kept base; " LOCKSTEP "train gpt --init base --lr 0.1 " DATA
         "--steps 9 --workers 1 --checkpoint run --resume", 2);
     assert_non_null(strstr(result.err, "but the checkpoint was made with 3"));
 }

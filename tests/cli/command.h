@@ -74,6 +74,14 @@ static inline const char *run_shell(command_result *out, const char *folder, con
     return line;
 }
 
+/* Runs a line of the shell in the test's folder, and expects that it ends with a status. */
+static inline void shell(command_result *out, void **state, const char *line, int status)
+{
+    (void)run_shell(out, *state, line);
+    if (out->status != status)
+        fail_msg("%s: status %d\n%s%s", line, out->status, out->out, out->err);
+}
+
 /* Reads the lines of a log that have a word, without the time and what is after it. */
 static inline void read_log_lines(command_result *out, const char *folder, const char *word,
                                   const char *log)

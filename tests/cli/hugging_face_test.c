@@ -14,33 +14,26 @@
 #define FROZEN "--steps 1 --param-group '*:lr=0' "
 #define SIZES "--layers 2 --width 16 --heads 2 --positions 32 "
 
-static void run(command_result *out, void **state, const char *line, int status)
-{
-    (void)run_shell(out, *state, line);
-    if (out->status != status)
-        fail_msg("%s: status %d\n%s%s", line, out->status, out->out, out->err);
-}
-
 static void nothing_trained_comes_back_as_it_was(void **state)
 {
     static command_result result;
-    run(&result, state,
+    shell(&result, state,
         "seq 3000 >text; " LOCKSTEP "train llama " SIZES DATA "--steps 1 --kv-heads 1 "
         "--rope-factor 8 --rope-original 64 --qk-norm --head-size 6 --checkpoint run; "
         LOCKSTEP "export run --out qwen3 --shard-size 0.004 --dtype bf16", 0);
     assert_non_null(strstr(result.out, "qwen3: qwen3, "));
     assert_non_null(strstr(result.out, " parameters in bf16, step 1\n"));
-    run(&result, state, "ls qwen3/*.safetensors | grep -c model-0000; " LOCKSTEP "train llama " DATA
-        FROZEN "--init qwen3 --checkpoint again; " LOCKSTEP "export again --out back "
+    shell(&result, state, "ls qwen3/*.safetensors | grep -c model-0000; " LOCKSTEP "train llama "
+        DATA FROZEN "--init qwen3 --checkpoint again; " LOCKSTEP "export again --out back "
         "--shard-size 0.004; diff -r qwen3 back", 0);
-    run(&result, state, LOCKSTEP "train gpt " SIZES DATA FROZEN "--checkpoint run2; " LOCKSTEP
+    shell(&result, state, LOCKSTEP "train gpt " SIZES DATA FROZEN "--checkpoint run2; " LOCKSTEP
         "export run2 --out gpt2; " LOCKSTEP "train gpt " DATA FROZEN
         "--init gpt2 --checkpoint again2; " LOCKSTEP "export again2 --out back2; "
         "diff -r gpt2 back2", 0);
-    run(&result, state, LOCKSTEP "export run2 --out gpt2", 2);
+    shell(&result, state, LOCKSTEP "export run2 --out gpt2", 2);
     assert_non_null(strstr(result.err, "'gpt2' is there already"));
-    run(&result, state, "ls | grep -c tmp-", 1);
-    run(&result, state, LOCKSTEP "train gpt " SIZES DATA FROZEN "--tokenizer " OF("gpt2")
+    shell(&result, state, "ls | grep -c tmp-", 1);
+    shell(&result, state, LOCKSTEP "train gpt " SIZES DATA FROZEN "--tokenizer " OF("gpt2")
         " --checkpoint run3; " LOCKSTEP "export run3 --out words; cmp words/tokenizer.json "
         OF("gpt2") "; cat words/config.json", 0);
     assert_non_null(strstr(result.out, "\"eos_token_id\": 0,"));
@@ -51,21 +44,21 @@ static void nothing_trained_comes_back_as_it_was(void **state)
 static void a_run_takes_its_options_from_the_folder(void **state)
 {
     static command_result result;
-    run(&result, state,
+    shell(&result, state,
         "grep -c '\"qk-norm\": \"true\"\\|\"head-size\": \"6\"\\|\"positions\": \"32\"' "
         "again/command.json; mv qwen3 away; " LOCKSTEP "resume again --steps 2 && "
         LOCKSTEP "verify again --step 2 && ! " LOCKSTEP "verify again --step 1 && "
         "mv away qwen3", 0);
     assert_non_null(strstr(result.err, "cannot open '"));
     assert_memory_equal(result.out, "3\n", 2);
-    run(&result, state, LOCKSTEP "train " DATA "--steps 1 --init=gpt2; " LOCKSTEP "train " DATA
+    shell(&result, state, LOCKSTEP "train " DATA "--steps 1 --init=gpt2; " LOCKSTEP "train " DATA
         "--steps 1 --init none", 2);
     assert_non_null(strstr(result.out, "weights "));
     assert_non_null(strstr(result.err, "--init none: No such file"));
-    run(&result, state, "mkdir odd; echo '{\"model_type\": \"bert\"}' >odd/config.json; " LOCKSTEP
+    shell(&result, state, "mkdir odd; echo '{\"model_type\": \"bert\"}' >odd/config.json; " LOCKSTEP
         "train " DATA "--init odd", 2);
     assert_non_null(strstr(result.err, "`model_type` is \"bert\""));
-    run(&result, state, LOCKSTEP "train llama " DATA "--steps 1 --init qwen3 --checkpoint again3 "
+    shell(&result, state, LOCKSTEP "train llama " DATA "--steps 1 --init qwen3 --checkpoint again3 "
         "--resume=auto; test -f again3/config.json", 0);
 }
 
@@ -130,17 +123,17 @@ static void damage_and_contradictions_are_refused(void **state)
             fail_msg("%s, %s: \"%s\" is not in: %s", refused[i].damage, refused[i].options,
                      refused[i].says, result.err);
     }
-    run(&result, state, "ls none/*", 2); /* nothing */
+    shell(&result, state, "ls none/*", 2); /* nothing */
 }
 
 static void models_that_transformers_lacks_are_not_exported(void **state)
 {
     static command_result result;
-    run(&result, state, LOCKSTEP "train mlp --data synthetic:samples=64,features=8,classes=2 "
+    shell(&result, state, LOCKSTEP "train mlp --data synthetic:samples=64,features=8,classes=2 "
         "--global-batch 8 --workers 1 --worker-mode threads --quiet --steps 1 --checkpoint run4; "
         LOCKSTEP "export run4 --out none", 1);
     assert_non_null(strstr(result.err, "a mlp is no model of transformers"));
-    run(&result, state, "sed -i 's/\"hidden_size\": 16/\"hidden_size\": 18/' again/config.json; "
+    shell(&result, state, "sed -i 's/\"hidden_size\": 16/\"hidden_size\": 18/' again/config.json; "
         LOCKSTEP "export again --out none", 2);
     assert_non_null(strstr(result.err, "--width is 16, but again/config.json has hidden_size 18"));
 }

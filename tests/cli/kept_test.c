@@ -6,9 +6,6 @@
 #include "cli/command.h"
 
 #define DATA "--data synthetic:images=64,h=4,w=4,c=1,classes=3 --virtual-workers 4 "
-#define GPT                                                                                        \
-    "--layers 1 --heads 2 --width 16 --context 16 --global-batch 8 --optimizer adamw --lr 1e-2 "   \
-    "--quiet "
 #define MLP "train mlp " DATA "--hidden 8 --global-batch 8 --micro-batch 2 --lr 0.1 "
 
 /* Changes the data of a run.  Expects that a resume names them and does not go on, unless it is
@@ -33,6 +30,19 @@ static void a_resume_refuses_other_data(void **state)
     assert_says(r.err, "the data, the precision or the kernels have changed");
     run_command(&r, *state, "resume moved --steps 6 --data same.txt");
     assert_int_equal(r.status, 2);
+}
+
+/* Changes the weights of a run's samples.  Expects that a resume refuses them as other data. */
+static void a_resume_refuses_other_weights(void **state)
+{
+    static command_result r;
+    (void)run_shell(&r, *state, "seq 64 >weights");
+    run_command(&r, *state, MLP "--steps 2 --loss-weights weights --checkpoint weighed");
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&r, *state, "seq 2 65 >weights");
+    run_command(&r, *state, "resume weighed --steps 3");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "(of data and weights), but the checkpoint was made with");
 }
 
 /* Names files that are not a run's as its outputs.  Expects that they keep their contents. */
@@ -94,6 +104,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_resume_refuses_other_data),
+        cmocka_unit_test(a_resume_refuses_other_weights),
         cmocka_unit_test(outputs_overwrite_no_other_file),
         cmocka_unit_test(the_outputs_of_another_run_are_kept),
     };

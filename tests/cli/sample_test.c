@@ -16,26 +16,19 @@
     "train llama --data text:text --validation 0.2" SMALL "--kv-heads 1 --head-size 24 "           \
     "--qk-norm --tie --qkv-bias --rope-theta 500 --rope-factor 2 --rope-original 16 "
 
-static void run(command_result *out, void **state, const char *line, int status)
-{
-    (void)run_shell(out, *state, line);
-    if (out->status != status)
-        fail_msg("%s: status %d\n%s%s", line, out->status, out->out, out->err);
-}
-
 static void a_trained_llama_generates_text(void **state)
 {
     static command_result result;
-    run(&result, state, "yes abcdefg | tr -d '\\n' | head -c 6000 > text; " LOCKSTEP TRAIN_LLAMA
+    shell(&result, state, "yes abcdefg | tr -d '\\n' | head -c 6000 > text; " LOCKSTEP TRAIN_LLAMA
         "--checkpoint llama", 0);
-    run(&result, state, LOCKSTEP "sample llama --prompt ab --tokens 40 --temperature 0", 0);
+    shell(&result, state, LOCKSTEP "sample llama --prompt ab --tokens 40 --temperature 0", 0);
     assert_string_equal(result.out, "abcdefgabcdefgabcdefgabcdefgabcdefgabcdefg\n");
-    run(&result, state, "printf ab | " LOCKSTEP "generate llama --prompt - --tokens 5 "
+    shell(&result, state, "printf ab | " LOCKSTEP "generate llama --prompt - --tokens 5 "
         "--temperature 5 --top-p 0.01 --count 2", 0);
     assert_string_equal(result.out, "abcdefg\nabcdefg\n");
-    run(&result, state, LOCKSTEP "sample llama/step-00000060/model.safetensors", 2);
+    shell(&result, state, LOCKSTEP "sample llama/step-00000060/model.safetensors", 2);
     assert_non_null(strstr(result.err, "has a llama, but not its options"));
-    run(&result, state, LOCKSTEP "sample llama --prompt -", 2);
+    shell(&result, state, LOCKSTEP "sample llama --prompt -", 2);
     assert_non_null(strstr(result.err, "the prompt is empty"));
 }
 
@@ -46,7 +39,7 @@ static void the_cache_does_not_change_the_text(void **state)
     static const char *const ways[] = { "llama", "llama --precision bf16", "gpt",
                                         "gpt --precision bf16" };
     static command_result    cached, whole;
-    run(&cached, state, "rm -f log; " LOCKSTEP "train gpt --data text:text --vocabulary 300" SMALL
+    shell(&cached, state, "rm -f log; " LOCKSTEP "train gpt --data text:text --vocabulary 300" SMALL
         "--checkpoint gpt", 0);
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         char line[512];
@@ -55,7 +48,7 @@ static void the_cache_does_not_change_the_text(void **state)
                            LOCKSTEP "sample %s --prompt abcd --tokens 60 --count 2 --temperature 3 "
                                     "--top-k 200 --top-p 0.99 --seed 5 --raw --threads %u%s",
                            ways[i], k + 1, k == 0 ? "" : " --no-cache");
-            run(k == 0 ? &cached : &whole, state, line, 0);
+            shell(k == 0 ? &cached : &whole, state, line, 0);
         }
         assert_memory_equal(cached.out, whole.out, 130);
         assert_int_not_equal(memcmp(cached.out, cached.out + 65, 64), 0); /* texts differ */
@@ -86,29 +79,29 @@ static void eval_has_the_bits_of_the_run(void **state)
 {
     static command_result result;
     char                  trained[17], evaluated[17], line[256];
-    run(&result, state, "rm -f log; " LOCKSTEP "train resnet --data "
+    shell(&result, state, "rm -f log; " LOCKSTEP "train resnet --data "
         "synthetic:images=90,h=8,w=8,c=3,classes=4 --validation 0.3 --global-batch 16 "
         "--micro-batch 4 --steps 2 --ema 0.5 --precision bf16 --worker-mode threads --quiet "
         "--log log --checkpoint resnet; grep -h val_loss log", 0);
     (void)bits_of(result.out, "\"val_loss_bits\": \"", trained);
     for (uint32_t workers = 1; workers <= 3; workers++) {
         (void)snprintf(line, sizeof line, LOCKSTEP "eval resnet --json --workers %u", workers);
-        run(&result, state, line, 0);
+        shell(&result, state, line, 0);
         assert_string_equal(bits_of(result.out, "\"loss_bits\": \"", evaluated), trained);
     }
-    run(&result, state, "rm -rf log llama; " LOCKSTEP TRAIN_LLAMA "--checkpoint llama; "
+    shell(&result, state, "rm -rf log llama; " LOCKSTEP TRAIN_LLAMA "--checkpoint llama; "
         "grep -h val_loss log | tail -1", 0);
     (void)bits_of(result.out, "\"val_loss_bits\": \"", trained);
-    run(&result, state, LOCKSTEP "eval llama/step-00000060 --json", 0);
+    shell(&result, state, LOCKSTEP "eval llama/step-00000060 --json", 0);
     assert_string_equal(bits_of(result.out, "\"loss_bits\": \"", evaluated), trained);
     assert_non_null(strstr(result.out, "\"samples\": 74, \"count\": 1184"));
-    run(&result, state, LOCKSTEP "eval llama --data text", 0);
+    shell(&result, state, LOCKSTEP "eval llama --data text", 0);
     assert_non_null(strstr(result.out, "(a mean over 5984 targets of 374 samples)\nperplexity "));
-    run(&result, state, LOCKSTEP "eval resnet --data text:text", 2);
+    shell(&result, state, LOCKSTEP "eval resnet --data text:text", 2);
     assert_non_null(strstr(result.err, "have another shape than those on which the resnet of"));
-    run(&result, state, LOCKSTEP "eval gpt", 2);
+    shell(&result, state, LOCKSTEP "eval gpt", 2);
     assert_non_null(strstr(result.err, "had no validation part"));
-    run(&result, state, LOCKSTEP "eval llama --data 'synthetic:tokens=99,vocab=300'", 2);
+    shell(&result, state, LOCKSTEP "eval llama --data 'synthetic:tokens=99,vocab=300'", 2);
     assert_non_null(strstr(result.err, "has 300 tokens, but the model of llama only 256"));
 }
 

@@ -13,13 +13,6 @@
     "gpt --layers 1 --width 16 --heads 2 --context 8 --global-batch 2 --micro-batch 2 "          \
     "--virtual-workers 1 --steps 2 --worker-mode threads --workers 1 "
 
-static void run(command_result *out, void **state, const char *line, int status)
-{
-    (void)run_shell(out, *state, line);
-    if (out->status != status)
-        fail_msg("%s: status %d\n%s%s", line, out->status, out->out, out->err);
-}
-
 /* Returns the line of the output that begins with a word. */
 static const char *line_of(const command_result *result, const char *word, char out[256])
 {
@@ -33,48 +26,49 @@ static void text_and_tokens_train_the_same_model(void **state)
 {
     static command_result result;
     char                  text[256], tokens[256];
-    run(&result, state,
+    shell(&result, state,
         "head -c 20000 " OF("cases") " > text; " LOCKSTEP "tokenize text --tokenizer " OF("gpt2")
         " --out tokens.bin", 0);
     assert_non_null(strstr(result.out, "tokens.bin?vocab=560"));
-    run(&result, state, LOCKSTEP "train " SMALL "--data text:text --tokenizer " OF("gpt2")
+    shell(&result, state, LOCKSTEP "train " SMALL "--data text:text --tokenizer " OF("gpt2")
         " --checkpoint run", 0);
     (void)line_of(&result, "weights ", text);
-    run(&result, state, LOCKSTEP "train " SMALL "--data 'tokens:tokens.bin?vocab=560'", 0);
+    shell(&result, state, LOCKSTEP "train " SMALL "--data 'tokens:tokens.bin?vocab=560'", 0);
     assert_string_equal(text, line_of(&result, "weights ", tokens));
-    run(&result, state, LOCKSTEP "train " SMALL "--data docs:text --tokenizer " OF("llama3"), 0);
+    shell(&result, state, LOCKSTEP "train " SMALL "--data docs:text --tokenizer " OF("llama3"), 0);
 }
 
 static void samples_are_utf8(void **state)
 {
     static command_result result;
-    run(&result, state, LOCKSTEP "sample run --prompt \xc3\xa9 --tokens 300 --temperature 9 "
+    shell(&result, state, LOCKSTEP "sample run --prompt \xc3\xa9 --tokens 300 --temperature 9 "
         "--ignore-end | iconv -f utf8 -t utf8 >text2; cat text2", 0);
     assert_memory_equal(result.out, "\xc3\xa9", 2);
     assert_true(strlen(result.out) > 300);
-    run(&result, state, LOCKSTEP "sample run/step-*2 --tokens 1", 0);
-    run(&result, state, LOCKSTEP "sample run --tokenizer " OF("qwen2"), 2);
+    shell(&result, state, LOCKSTEP "sample run/step-*2 --tokens 1", 0);
+    shell(&result, state, LOCKSTEP "sample run --tokenizer " OF("qwen2"), 2);
     assert_non_null(strstr(result.err, "has 566 tokens, but the model of run only 560"));
-    run(&result, state, "mv run/tokenizer.json away; " LOCKSTEP "sample run", 2);
+    shell(&result, state, "mv run/tokenizer.json away; " LOCKSTEP "sample run", 2);
     assert_non_null(strstr(result.err, "give --tokenizer FILE"));
-    run(&result, state, "mv away run/tokenizer.json", 0);
+    shell(&result, state, "mv away run/tokenizer.json", 0);
 }
 
 static void other_tokenizers_are_refused(void **state)
 {
     static command_result result;
-    run(&result, state, "sed 's/:{/: {/' " OF("gpt2") " >other; " LOCKSTEP "train " SMALL
+    shell(&result, state, "sed 's/:{/: {/' " OF("gpt2") " >other; " LOCKSTEP "train " SMALL
         "--data text:text --tokenizer other --checkpoint run --resume --steps 3", 2);
     assert_non_null(strstr(result.err, "was made with the tokenizer 'run/tokenizer.json'"));
-    run(&result, state, LOCKSTEP "train " SMALL "--data text:text --checkpoint run --resume", 2);
-    run(&result, state, LOCKSTEP "train " SMALL "--data tokens:tokens.bin --tokenizer " OF("gpt2"),
+    shell(&result, state, LOCKSTEP "train " SMALL "--data text:text --checkpoint run --resume", 2);
+    shell(&result, state,
+          LOCKSTEP "train " SMALL "--data tokens:tokens.bin --tokenizer " OF("gpt2"),
         2);
     assert_non_null(strstr(result.err, "is for text: and docs:"));
-    run(&result, state, LOCKSTEP "tokenize none --tokenizer " OF("gpt2") " --out new.bin", 1);
+    shell(&result, state, LOCKSTEP "tokenize none --tokenizer " OF("gpt2") " --out new.bin", 1);
     assert_non_null(strstr(result.err, "cannot open 'none'"));
-    run(&result, state, LOCKSTEP "tokenize text --tokenizer " OF("gpt2") " --out ./text", 2);
+    shell(&result, state, LOCKSTEP "tokenize text --tokenizer " OF("gpt2") " --out ./text", 2);
     assert_non_null(strstr(result.err, "is one of the texts, and would be overwritten"));
-    run(&result, state, "test ! -e new.bin && test ! -e new.bin.tmp", 0);
+    shell(&result, state, "test ! -e new.bin && test ! -e new.bin.tmp", 0);
 }
 
 int main(void)

@@ -218,6 +218,16 @@ static const struct {
     { GOOD "--steps 1 --virtual-workers 2 --workers 2 --hosts 2 --worker-mode threads",
       "--hosts needs --worker-mode" },
     { GOOD "--steps 1 --nnodes 2", "--nnodes 2 needs --rendezvous tcp://HOST:PORT" },
+    { GOOD "--steps 1 --virtual-workers 2 --workers 2 --hosts 2 --async virtual --on-failure "
+           "continue",
+      "asynchronous training (--async) over several hosts ends with the first worker" },
+    { GOOD "--steps 1 --virtual-workers 2 --workers 2 --hosts 2 --async virtual --speculate on",
+      "asynchronous training (--async) over several hosts computes no task twice: leave out "
+      "--speculate" },
+    { GOOD "--steps 1 --virtual-workers 2 --workers 2 --hosts 2 --async live --record r "
+           "--consistency shard --delay-compensation 0.04",
+      "over several hosts has what a task has read of shards or spans on one host only: leave out "
+      "--delay-compensation or --consistency" },
     { GOOD "--steps 1 --virtual-workers 4 --workers 4 --hosts 4 --strategy hybrid --shard-size 3",
       "--shard-size must divide the number of hosts" },
     { GOOD "--steps 1 --virtual-workers 8 --workers 3 --hosts 2 --strategy hybrid --offload "

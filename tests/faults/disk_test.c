@@ -36,7 +36,7 @@ static void fill_disk(const char *folder, const char *how, const char *says)
         "cd mnt && mount -t tmpfs -o size=64k none . && cd . && cd $PWD && " LK_TEST_COMMAND " " MLP
         "--checkpoint ck --checkpoint-every 2 --keep 100 --quiet "
         "%s --workers 2 --steps 60; test $? = 1 || exit 9; "
-        "ls -A ck | grep -v -e ^step- -e ^command.json; "
+        "ls -A ck | grep -v -e ^step- -e ^command.json$; "
         LK_TEST_COMMAND " inspect ck >/dev/null || exit 8; mount -o remount,size=8m . && "
         LK_TEST_COMMAND " " MLP
         "--checkpoint ck --resume --workers 3 --steps 60", how);
@@ -62,6 +62,24 @@ static void a_full_shared_disk_keeps_older_checkpoints(void **state)
 {
     fill_disk(*state, "--hosts 2 --strategy zero3",
               "has not written its part of the checkpoint: cannot ");
+}
+
+/* Fills the disk by a statement.  Expects that no part of it is left, and that it is written as
+ * soon as there is room. */
+static void a_full_disk_has_no_half_statement(void **state)
+{
+    static command_result r;
+    run_unshared(&r, *state,
+                 "rm -rf ck log; " LK_TEST_COMMAND " " MLP "--checkpoint ck --log log --quiet "
+                 "--workers 1 --steps 60 >/dev/null && cd mnt && "
+                 "mount -t tmpfs -o size=4k none . && cd . && cd $PWD && "
+                 "{ " LK_TEST_COMMAND " attest ../ck --out a; test $? = 1; } && ls -A && "
+                 "mount -o remount,size=1m . && " LK_TEST_COMMAND " attest ../ck --out a "
+                 ">/dev/null && ls -A");
+    if (r.status != 0)
+        fail_msg("status %d: %s%s", r.status, r.out, r.err);
+    assert_says(r.err, "No space left on device");
+    assert_string_equal(r.out, "a\n");
 }
 
 static void an_unwritable_directory_is_reported_first(void **state)
@@ -220,6 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_full_disk_keeps_older_checkpoints, begin_afresh),
         cmocka_unit_test_setup(a_full_shared_disk_keeps_older_checkpoints, begin_afresh),
+        cmocka_unit_test_setup(a_full_disk_has_no_half_statement, begin_afresh),
         cmocka_unit_test_setup(an_unwritable_directory_is_reported_first, begin_afresh),
         cmocka_unit_test_setup(a_path_that_is_no_directory_is_reported_first, begin_afresh),
         cmocka_unit_test_setup(a_full_device_fails_log_and_output, begin_afresh),

@@ -15,11 +15,6 @@ bool lki_is_async(const lk_train_config *c)
     return c->exchange.async.mode != LK_ASYNC_OFF;
 }
 
-static bool has_hosts(const lk_train_config *c)
-{
-    return c->workers_here > 0 && c->workers_here < c->workers;
-}
-
 /* Returns what excludes asynchronous training; NULL if nothing does.  lki_exchange_check() checks
  * what excludes groups of any kind. */
 static const char *why_not(const lk_train_config *c)
@@ -31,18 +26,36 @@ static const char *why_not(const lk_train_config *c)
                  "optimizer than onebit-adam and onebit-lamb"
            : lki_replicates(c) ? "has one model: leave out `exchange.local.steps`"
            : lki_federates(c)  ? "has no rounds: leave out `exchange.clients.count`"
-           : has_hosts(c) && c->elastic.survives
-               ? "over several hosts ends with the first worker that is lost: leave out "
-                 "`on_failure` continue, and MIN of `workers` MIN:MAX; `restart` goes on from a "
-                 "checkpoint"
-           : has_hosts(c) && c->elastic.duplicate == LK_DUPLICATE_ON
-               ? "over several hosts computes no task twice: leave out `duplicate`"
            : c->elastic.duplicate == LK_DUPLICATE_ON && c->exchange.async.record != NULL
                ? "waits for no late task if gradients are applied as they arrive: leave out "
                  "`duplicate`"
            : c->gather_dtype > LK_F32 ? "reads FP32 parameters: leave out `gather_dtype`"
            : c->offload != NULL       ? "is in memory: leave out `offload`"
                                       : NULL;
+}
+
+/* Returns what excludes asynchronous training over several hosts; NULL if nothing does. */
+static const char *why_one_host(const lk_train_config *c)
+{
+    const lk_train_async *a      = &c->exchange.async;
+    const bool            shards = a->consistency != LK_CONSISTENCY_MODEL;
+    return c->elastic.survives
+               ? "ends with the first worker that is lost: leave out `on_failure` continue, and "
+                 "MIN of `workers` MIN:MAX; `restart` goes on from a checkpoint"
+           : c->elastic.duplicate == LK_DUPLICATE_ON ? "computes no task twice: leave out "
+                                                       "`duplicate`"
+           : shards && a->compensation > 0 && a->replay == NULL
+               ? "has what a task has read of shards or spans on one host only: leave out "
+                 "`exchange.async.compensation` or `exchange.async.consistency`, or use one host"
+               : NULL;
+}
+
+lk_status lki_async_check_hosts(const lk_train_config *c, uint32_t hosts)
+{
+    const char *why = lki_is_async(c) && hosts > 1 ? why_one_host(c) : NULL;
+    return why == NULL ? LK_OK
+                       : lk_fail(LK_EINVAL, "asynchronous training (`exchange.async.mode`) over "
+                                            "several hosts %s", why);
 }
 
 /* Fails if groups that take turns have a larger staleness than the bound. */
@@ -98,9 +111,6 @@ static const char *why_no_shards(const lk_train_config *c)
                ? "has versions of its own: give `exchange.async.staleness` S, a bound in tasks"
            : c->optimizer.kind == LK_LARS || c->optimizer.kind == LK_LAMB
                ? "does not compute norms of tensors: use another optimizer than lars and lamb"
-           : has_hosts(c) && a->compensation > 0 && a->replay == NULL
-               ? "has what a task has read on one host only: leave out "
-                 "`exchange.async.compensation`, or other hosts"
            : c->elastic.survives
                ? "ends with the first worker that is lost: leave out `on_failure` continue, and "
                  "MIN of `workers` MIN:MAX; `restart` goes on from a checkpoint"
@@ -197,6 +207,7 @@ lk_status lki_async_check(lk_train_config *c, bool runs)
     if (c->exchange.async.aggregate == 0)
         c->exchange.async.aggregate = 1;
     LK_TRY(check_consistency(c));
+    LK_TRY(lki_async_check_hosts(c, c->workers_here > 0 && c->workers_here < c->workers ? 2 : 1));
     c->optimizer.mean_square = c->exchange.async.adaptive ? SQUARES_DECAY : 0;
     LK_TRY(check_numbers(c));
     LK_TRY(lki_trace_check(c));

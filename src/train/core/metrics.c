@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 
@@ -88,7 +89,10 @@ lk_status lki_metrics_write(lki_metrics *m, lki_metrics_values values)
         good = ferror(file) == 0;
         good = fclose(file) == 0 && good;
     }
-    if (!good || rename(draft, m->path) != 0)
-        return lk_fail(LK_EIO, "cannot write the metrics '%s': %s", m->path, strerror(errno));
-    return LK_OK;
+    if (good && rename(draft, m->path) == 0)
+        return LK_OK;
+    lk_status status = lk_fail(LK_EIO, "cannot write the metrics '%s': %s", m->path,
+                               strerror(errno));
+    (void)unlink(draft);
+    return status;
 }

@@ -43,6 +43,7 @@ lk_status lk_train_check_hosts(const lk_train_config *config, uint32_t hosts)
     lk_train_config mine;
 
     LK_TRY(lki_options_copy(&mine, sizeof mine, config, "lk_train_config"));
+    LK_TRY(lki_async_check_hosts(&mine, hosts));
     return check_hosts(&mine, hosts);
 }
 

@@ -165,7 +165,7 @@ lk_status lki_say_done(lki_session *s, const lk_train_result *result)
                          ? s->config->calls.done(s->config->calls.done_context, result)
                          : LK_OK;
     if (told != LK_OK)
-        return lk_fail(told, "the result could not be told: %s", lk_status_text(told));
+        return lk_fail(told, "the result could not be reported: %s", lk_status_text(told));
     if (tells && !now.done && s->survival != NULL) {
         now.done = true;
         note_said(s, &now);
