@@ -19,8 +19,10 @@ static const char *hash_of(command_result *out, void **state, const char *line)
 {
     shell(out, state, line, 0);
     char *hash = strstr(out->out, "weights ");
-    if (hash == NULL)
+    if (hash == NULL) {
         fail_msg("%s: no hash\n%s%s", line, out->out, out->err);
+        return "";
+    }
     hash[strlen("weights ") + 64] = '\0';
     return hash;
 }

@@ -156,7 +156,7 @@ static const void *before_activation(const lk_block_call *call, size_t rows, siz
                                 call->scratch, call->grads[1], parts);
         return activation == LKI_ACT_NONE ? call->dy : call->scratch;
     }
-    if (call->write[1])
+    if (biased && call->write[1])
         memset(call->grads[1], 0, out * sizeof *call->grads[1]);
     if (biased)
         lki_bias_backward(call->exec, call->dtype, activation, rows, out, at, call->dy,
