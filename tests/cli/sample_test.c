@@ -59,7 +59,7 @@ static void the_cache_does_not_change_the_text(void **state)
 static void a_pipe_gets_valid_text(void **state)
 {
     static command_result result;
-    run(&result, state,
+    shell(&result, state,
         "sample() { " LOCKSTEP "sample gpt --prompt ab --tokens 200 --temperature 9 $1; }; "
         "sample >text-out; sample --raw >raw-out; python3 -c \"raw = open('raw-out', 'rb').read();"
         " text = open('text-out', 'rb').read(); "
@@ -129,33 +129,33 @@ static void eval_reports_the_errors_of_tables(void **state)
     static const char *const in_json[] = { "loss_bits", "rmse", "mae" };
     static command_result    result;
     char                     trained[3][32], evaluated[32];
-    run(&result, state, "(echo u,city,price,label,class; for i in $(seq 50); do "
+    shell(&result, state, "(echo u,city,price,label,class; for i in $(seq 50); do "
         "echo $((i * i)),c$((i % 7)),$((i % 9)).5,$((i % 2)),k$((i % 4)); done) > table.csv; "
         TRAIN_TABLE "--target price,u --checkpoint prices; grep val_loss log", 0);
     for (size_t i = 0; i < 3; i++)
         (void)value_of(result.out, in_log[i], trained[i]);
-    run(&result, state, "grep -c '^lockstep_validation_[rm]' metrics", 0);
+    shell(&result, state, "grep -c '^lockstep_validation_[rm]' metrics", 0);
     assert_string_equal(result.out, "2\n");
-    run(&result, state, LOCKSTEP "eval prices --json --workers 3", 0);
+    shell(&result, state, LOCKSTEP "eval prices --json --workers 3", 0);
     assert_non_null(strstr(result.out, "{\"samples\": 10, \"count\": 20, "));
     for (size_t i = 0; i < 3; i++)
         assert_string_equal(value_of(result.out, in_json[i], evaluated), trained[i]);
-    run(&result, state, LOCKSTEP "eval prices", 0);
+    shell(&result, state, LOCKSTEP "eval prices", 0);
     assert_true(strstr(result.out, "\nRMSE  ") != NULL && strstr(result.out, "\nMAE  ") != NULL);
-    run(&result, state, LOCKSTEP "eval prices --data table.csv --json", 0);
+    shell(&result, state, LOCKSTEP "eval prices --data table.csv --json", 0);
     assert_non_null(strstr(result.out, "{\"samples\": 50, \"count\": 100, "));
-    run(&result, state, TRAIN_TABLE "--target class --checkpoint classes", 0);
-    run(&result, state, LOCKSTEP "eval classes", 0);
+    shell(&result, state, TRAIN_TABLE "--target class --checkpoint classes", 0);
+    shell(&result, state, LOCKSTEP "eval classes", 0);
     assert_true(strstr(result.out, "\naccuracy ") != NULL && strstr(result.out, "RMSE") == NULL);
-    run(&result, state, LOCKSTEP "inspect classes --json | tr -d ' \\n' | "
+    shell(&result, state, LOCKSTEP "inspect classes --json | tr -d ' \\n' | "
         "grep '\"class_names\":\\[\"k0\",\"k1\"'", 0);
-    run(&result, state, TRAIN_TABLE "--target label --loss bce --checkpoint labels; " LOCKSTEP
+    shell(&result, state, TRAIN_TABLE "--target label --loss bce --checkpoint labels; " LOCKSTEP
         "eval labels", 0);
     assert_non_null(strstr(result.out, "\naccuracy "));
-    run(&result, state, "sed s/k3/k9/ table.csv > other.csv; " LOCKSTEP
+    shell(&result, state, "sed s/k3/k9/ table.csv > other.csv; " LOCKSTEP
         "eval classes --data other.csv", 2);
     assert_non_null(strstr(result.err, "the table of the training has no class 'k9'"));
-    run(&result, state, LOCKSTEP "eval classes --data 'synthetic:samples=9'", 2);
+    shell(&result, state, LOCKSTEP "eval classes --data 'synthetic:samples=9'", 2);
     assert_non_null(strstr(result.err, "is no table, and the model of classes was trained on one"));
 }
 

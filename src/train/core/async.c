@@ -47,6 +47,9 @@ static const char *why_one_host(const lk_train_config *c)
            : shards && a->compensation > 0 && a->replay == NULL
                ? "has what a task has read of shards or spans on one host only: leave out "
                  "`exchange.async.compensation` or `exchange.async.consistency`, or use one host"
+           : a->drops_late && a->mode == LK_ASYNC_LIVE && a->replay == NULL
+               ? "records late gradients on one host only: leave out `exchange.async.drops_late`, "
+                 "use one host, or use `exchange.async.mode` virtual"
                : NULL;
 }
 
@@ -66,9 +69,6 @@ static lk_status check_bound(const lk_train_config *c)
     if (a->drops_late && (a->staleness == 0 || !a->in_versions))
         return lk_fail(LK_EINVAL, "`exchange.async.drops_late` needs a bound in versions: give "
                                   "`exchange.async.staleness` versions:T");
-    if (a->drops_late && a->mode == LK_ASYNC_LIVE && has_hosts(c) && a->replay == NULL)
-        return lk_fail(LK_EINVAL, "`exchange.async.drops_late` records on one host: leave out "
-                                  "other hosts, or use `exchange.async.mode` virtual");
     if (a->staleness == 0 || !a->in_versions || a->drops_late || a->staleness - 1 >= least)
         return LK_OK;
     return lk_fail(LK_EINVAL, "`exchange.async.staleness` versions:%u: %u groups, of which each "
