@@ -210,10 +210,24 @@ static lk_status log_header(lki_session *s, const introduction *all)
     return lki_journal_header(s->journal, line, s->exactness_id);
 }
 
+/* Returns " and N frozen ones", or "" if no parameters are frozen. */
+static const char *frozen_text(const lki_session *s, char text[40])
+{
+    uint32_t        count;
+    size_t          elements = 0;
+    const lk_param *params   = lk_model_frozen(s->model, &count);
+    for (uint32_t i = 0; i < count; i++)
+        elements += lk_shape_count(params[i].shape);
+    text[0] = '\0';
+    if (count > 0)
+        (void)snprintf(text, 40, " and %zu frozen ones", elements);
+    return text;
+}
+
 lk_status lki_introduce(lki_session *s)
 {
     introduction mine = { (uint64_t)getpid(), s->first, s->count, "" }, *all = NULL;
-    char         text[80], every[32], samples[40];
+    char         text[80], every[32], samples[40], frozen[40];
 
     (void)gethostname(mine.host, sizeof mine.host - 1);
     (void)snprintf(every, sizeof every, ", every %u", s->stride);
@@ -225,9 +239,9 @@ lk_status lki_introduce(lki_session *s)
         if (lk_comm_hosts(s->comm) > 1)
             lki_journal_say(s->journal, "between hosts: %s", lk_comm_carrier(s->comm));
         describe_steps(s, text, sizeof text);
-        lki_journal_say(s->journal, "%s: %zu parameters, %s %llu %s", s->config->model,
-                        lk_model_param_elements(s->model), lki_feed_text(s, samples),
-                        (unsigned long long)s->progress.end, text);
+        lki_journal_say(s->journal, "%s: %zu parameters%s, %s %llu %s", s->config->model,
+                        lk_model_param_elements(s->model), frozen_text(s, frozen),
+                        lki_feed_text(s, samples), (unsigned long long)s->progress.end, text);
         for (uint32_t r = 0; r < s->ranks; r++) {
             unsigned long long pid = all[r].pid, first = all[r].first, count = all[r].count;
             if (lki_is_async(s->config)) {
