@@ -125,13 +125,13 @@ typedef struct {
     bool        folder;
 } output;
 
-/* Returns true if this process has been started by a launcher, or runs on a host other than that of
- * rank 0.  It may then write no files. */
+/* Returns true if this process has been started by a launcher or MPI, or runs on a host other than
+ * that of rank 0.  It may then write no files. */
 static bool writes_elsewhere(const train_options *o)
 {
     bool launched = false;
-    return (o->nodes.count > 1 && o->nodes.number != 0) || lk_launched(&launched) != LK_OK ||
-           launched;
+    return (o->nodes.count > 1 && o->nodes.number != 0) || o->mpi == LK_MPI_ON ||
+           lk_launched(&launched) != LK_OK || launched;
 }
 
 size_t lki_train_check_options(const lki_command *command, const void *target,

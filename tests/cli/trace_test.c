@@ -220,7 +220,7 @@ static void a_trace_that_cannot_be_written_is_an_error(void **state)
 {
     static command_result r;
     run_command(&r, *state, GPT "--steps 2 --workers 2 --trace nowhere/t.json");
-    assert_int_equal(r.status, 1);
+    assert_int_equal(r.status, 2);
     assert_says(r.err, "nowhere/t.json");
 }
 

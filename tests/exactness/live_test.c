@@ -128,7 +128,7 @@ static void mistakes_are_named(void **state)
           "it is not the schedule of this run" },
         { "--lr 1e-3 --record s4 --checkpoint cs --aggregate 2 --resume",
           "the schedule is not the one of this checkpoint's run" },
-        { "--lr 1e-3 --record .", "in opening the schedule: the schedule . cannot be opened" },
+        { "--lr 1e-3 --record .", "--record .: is a directory; name a file in it" },
         { "--lr 1e-3 --record both --log both", "--record and --log are the same file both" },
     };
     static command_result r;

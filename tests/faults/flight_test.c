@@ -161,8 +161,8 @@ static void an_invalid_directory_is_reported_first(void **state)
 {
     static command_result r;
     run_command(&r, *state, MLP "--steps 5 --workers 2 --flight-recorder /proc/version");
-    assert_int_equal(r.status, 1);
-    assert_says(r.err, "flight directory '/proc/version'");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "--flight-recorder /proc/version: is a file, not a directory");
     run_command(&r, *state, "inspect");
     assert_int_equal(r.status, 2);
     run_command(&r, *state, "inspect --flight fl somewhere");
