@@ -149,11 +149,39 @@ static void a_model_without_positions_is_refused(void **state)
     lk_exec_free(exec);
 }
 
+/* A block that keeps the positions, but may mix them, is named. */
+static void a_block_without_positions_is_refused(void **state)
+{
+    const lk_embedding_options embedding = { .vocabulary = VOCABULARY, .width = 16, .scale = 1 };
+    const lk_linear_options    linear    = { .out = VOCABULARY, .scale = 1 };
+    lk_block_type              mixing    = lk_block_relu;
+    lk_model                  *model;
+    lk_exec                   *exec;
+    lk_engine                 *engine;
+    lk_value                   x;
+    (void)state;
+    mixing.name        = "mixing";
+    mixing.by_position = false;
+    MUST(lk_exec_open(&exec, 1, NULL));
+    MUST(lk_model_new(&model, "own", (lk_shape){ 1, { TIME } }, true));
+    MUST(lk_model_add(&x, model, &lk_block_embedding, "e", &embedding, sizeof embedding,
+                      (lk_value[]){ 0 }, 1));
+    MUST(lk_model_add(&x, model, &mixing, "m", NULL, 0, &x, 1));
+    MUST(lk_model_add(&x, model, &lk_block_linear, "l", &linear, sizeof linear, &x, 1));
+    MUST(lk_model_add(&x, model, &lk_block_cross_entropy, "", NULL, 0, &x, 1));
+    assert_int_equal(lk_engine_open_cached(&engine, model, exec, LK_F32, 1, 1), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "needs all positions at once"));
+    assert_null(engine);
+    lk_model_free(model);
+    lk_exec_free(exec);
+}
+
 int main(void)
 {
     const struct CMUnitTest cases[] = {
         cmocka_unit_test(parts_have_the_bits_of_the_whole),
         cmocka_unit_test(a_model_without_positions_is_refused),
+        cmocka_unit_test(a_block_without_positions_is_refused),
     };
     return cmocka_run_group_tests(cases, NULL, NULL);
 }

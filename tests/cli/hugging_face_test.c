@@ -35,10 +35,12 @@ static void nothing_trained_comes_back_as_it_was(void **state)
     shell(&result, state, "ls | grep -c tmp-", 1);
     shell(&result, state, LOCKSTEP "train gpt " SIZES DATA FROZEN "--tokenizer " OF("gpt2")
         " --checkpoint run3; " LOCKSTEP "export run3 --out words; cmp words/tokenizer.json "
-        OF("gpt2") "; cat words/config.json", 0);
+        OF("gpt2") "; cat words/config.json words/tokenizer_config.json", 0);
     assert_non_null(strstr(result.out, "\"eos_token_id\": 0,"));
     assert_non_null(strstr(result.out, "\"n_ctx\": 32,"));
     assert_non_null(strstr(result.out, "\"vocab_size\": 560\n"));
+    assert_non_null(strstr(result.out, "\"eos_token\": \"<|endoftext|>\""));
+    assert_non_null(strstr(result.out, "\"tokenizer_class\": \"PreTrainedTokenizerFast\""));
 }
 
 static void a_run_takes_its_options_from_the_folder(void **state)

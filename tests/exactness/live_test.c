@@ -78,13 +78,14 @@ static void replays_have_the_same_weights(void **state)
     }
 }
 
+#define DROPS_LATE "--record d --workers 2 --aggregate 4 --staleness versions:0 --drop-late"
+
 /* A replay of a part, which ends in a checkpoint with tasks in flight, goes on. */
 static void a_replay_is_resumed(void **state)
 {
     static const char *const kinds[] = { "--record s --workers 2 --aggregate 2",
                                          "--record r --workers 2 --consistency shard",
-                                         "--record d --workers 2 --aggregate 4 "
-                                         "--staleness versions:0 --drop-late" };
+                                         DROPS_LATE };
     char                     want[HEX + 1], got[HEX + 1], options[256];
     for (int i = 0; i < 3; i++) {
         const char file  = kinds[i][strlen("--record ")];

@@ -35,14 +35,16 @@ typedef struct {
 /* Sizes at the borders of micro-tiles of all instruction sets.  Also one row, one column, no k,
  * more k than one panel, and more rows and columns than one tile.  For gemm_turned.c, few rows with
  * a large transpose.  Also few rows, with columns that are whole vectors but not whole
- * micro-tiles. */
+ * micro-tiles.  For gemm_row.c, one row with a k of whole chunks, with few columns and with more
+ * than a task has; at even places, since those at odd ones are tested with `accumulate`. */
 static const size sizes[] = {
     { 1, 1, 1 },     { 1, 33, 7 },    { 6, 16, 5 },   { 14, 32, 9 },   { 15, 31, 3 },
     { 48, 17, 40 },  { 49, 33, 65 },  { 3, 5, 0 },    { 13, 1, 64 },   { 1, 65, 385 },
     { 5, 40, 769 },  { 61, 20, 390 }, { 113, 70, 8 }, { 57, 1300, 3 }, { 7, 1299, 2 },
     { 50, 64, 512 }, { 300, 64, 17 }, { 393, 33, 400 }, { 49, 300, 390 }, { 400, 290, 6 },
     { 31, 70, 140 }, { 64, 130, 128 }, { 96, 193, 129 }, { 32, 65, 391 },
-    { 32, 784, 32 }, { 47, 112, 400 }, { 29, 96, 788 }, { 2, 64, 36 },  { 14, 32, 512 },
+    { 32, 784, 32 }, { 47, 112, 400 }, { 29, 96, 788 }, { 2, 64, 36 },  { 1, 67, 64 },
+    { 14, 32, 512 }, { 1, 2070, 64 },
 };
 
 /* Prepares the pack for a way of testing.  Returns false if this product cannot be tested in that

@@ -2,7 +2,9 @@
 #include "train/saves/tokenizer.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +13,7 @@
 #include "checkpoint/directory.h"
 #include "checkpoint/output.h"
 #include "lockstep/checkpoint.h"
+#include "lockstep/tokenizer.h"
 
 /* Writes a file under another name, which it has once it is complete. */
 static lk_status write_file(const char *path, const lki_map *content)
@@ -78,6 +81,30 @@ lk_status lki_tokenizer_check(const lk_train_config *config)
     return status;
 }
 
+/* Describes the tokenizer to Hugging Face's transformers.  Without this file they take a class by
+ * the model's type, and that of a llama adds tokens to the vocabulary. */
+static lk_status write_description(const char *folder, const char *tokenizer)
+{
+    char          path[LKI_PATH_BYTES];
+    lk_tokenizer *opened = NULL;
+    size_t        bytes  = 0;
+    LK_TRY(lki_directory_join(path, folder, "tokenizer_config.json"));
+    LK_TRY(lk_tokenizer_open(&opened, tokenizer));
+    const int32_t end    = lk_tokenizer_describe(opened)->end;
+    const char   *name   = end < 0 ? NULL : lk_tokenizer_bytes(opened, (uint32_t)end, &bytes);
+    json_t       *object = json_pack("{s:s}", "tokenizer_class", "PreTrainedTokenizerFast");
+    if (name != NULL)
+        (void)json_object_set_new(object, "eos_token", json_stringn(name, bytes));
+    char *text = json_dumps(object, JSON_INDENT(2) | JSON_SORT_KEYS);
+    lk_status status = text == NULL ? lk_fail(LK_ENOMEM, "the description of a tokenizer")
+                                    : write_file(path, &(lki_map){ (const uint8_t *)text,
+                                                                   strlen(text) });
+    json_decref(object);
+    free(text);
+    lk_tokenizer_free(opened);
+    return status;
+}
+
 lk_status lki_tokenizer_keep(const lk_train_config *config)
 {
     char        path[LKI_PATH_BYTES];
@@ -85,7 +112,8 @@ lk_status lki_tokenizer_keep(const lk_train_config *config)
     lki_map     content;
     struct stat info;
     LK_TRY(lk_checkpoint_exists(config->checkpoint.folder, &exists));
-    if (!exists && config->init != NULL && stat(config->init, &info) == 0 && S_ISDIR(info.st_mode))
+    bool folder = config->init != NULL && stat(config->init, &info) == 0 && S_ISDIR(info.st_mode);
+    if (!exists && folder)
         LK_TRY(keep_folder(config->init, config->checkpoint.folder));
     if (config->data.tokenizer == NULL)
         return LK_OK;
@@ -95,5 +123,6 @@ lk_status lki_tokenizer_keep(const lk_train_config *config)
     LK_TRY(lki_map_open(&content, config->data.tokenizer));
     lk_status status = write_file(path, &content);
     lki_map_close(&content);
-    return status;
+    return status != LK_OK || folder
+               ? status : write_description(config->checkpoint.folder, config->data.tokenizer);
 }
