@@ -458,11 +458,12 @@ enum {
     MORE = 4001,
 };
 
-/* Searches with four slots: all operations may be open at once. */
+/* Searches with four slots: all operations may be open at once.  With LK_BRIEF=1 it searches one
+ * kind, since the model has one thread, and the states of two slots reach the same code. */
 static void every_order_works_with_four_slots(void **state)
 {
     (void)state;
-    uint32_t alike = lki_thorough() ? ALL : lki_brief() ? SENDERS : SENDERS | OTHERS;
+    uint32_t alike = lki_thorough() ? ALL : lki_brief() ? 1 << 0 : SENDERS | OTHERS;
     account  sum   = search_some(4, alike, lki_thorough() ? MORE : NONE, false);
     assert_true(sum.searches >= (uint32_t)__builtin_popcount(alike));
     assert_int_equal(sum.found, 0);

@@ -33,6 +33,14 @@ static lk_status allocate_private(lk_exec *exec)
                           "exec: threads' buffers");
 }
 
+/* Allocates the panels.  They are not zeroed: operators write a panel before they read it, and
+ * small operators need few of the pages. */
+static lk_status allocate_shared(lk_exec *exec)
+{
+    return lki_alloc_untouched((void **)&exec->shared, LKI_EXEC_SHARED * sizeof(float),
+                               "exec: packed panels");
+}
+
 lk_status lk_exec_open(lk_exec **out, uint32_t threads, const char *isa)
 {
     *out                = NULL;
@@ -48,7 +56,7 @@ lk_status lk_exec_open(lk_exec **out, uint32_t threads, const char *isa)
     exec->threads      = threads == 0 ? 1 : threads;
     lk_status status   = lki_pool_open(&exec->pool, exec->threads);
     if (status == LK_OK)
-        status = LKI_NEW(&exec->shared, LKI_EXEC_SHARED, "exec: packed panels");
+        status = allocate_shared(exec);
     if (status == LK_OK)
         status = allocate_private(exec);
     if (status != LK_OK) {
