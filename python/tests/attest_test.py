@@ -23,6 +23,7 @@ from support import BUILD, environment
 COMMAND = str(BUILD / "bin" / "lockstep")
 OPTIONS = ("gpt --data text:t.txt --layers 1 --width 8 --heads 1 --context 8 --global-batch 4 "
            "--micro-batch 1 --steps 6 --threads 1").split()
+STEPS = 2, 4, 6
 TEXT = "".join(chr(97 + i * i % 23) for i in range(600))
 
 
@@ -81,6 +82,13 @@ class Attest(unittest.TestCase):
 
     def attest(self, *more):
         self.call(0, COMMAND, "attest", "run", *more)
+
+    def refuse(self, says):
+        failed = subprocess.run([COMMAND, "attest", "run"], cwd=self.folder, env=environment(),
+                                capture_output=True, text=True)
+        self.assertEqual(failed.returncode, 1)
+        self.assertIn(says, failed.stderr)
+        self.assertFalse((self.folder / "run.attest.json").exists())
 
     def rewrite(self, step, change):
         """Change the manifest of a step, with the hash that it has of itself."""
@@ -168,13 +176,18 @@ class Attest(unittest.TestCase):
             + [line for line in rest if '"loss"' in line]) + "\n")
         self.attest()
         out = self.verify(1)
-        self.assertIn("segment 1, steps 3-5:\n  not equal: the weights after step 5", out)
+        self.assertIn("segment 2 of 3, steps 3-5:\n  not equal: the weights after step 5", out)
 
     def test_seed(self):
+        """Another seed in the record of the run contradicts the checkpoints, unless it is there, too."""
         path = self.folder / "run" / "command.json"
         record = json.loads(path.read_text())
         record["options"]["seed"] = "1"
         path.write_text(json.dumps(record))
+        self.refuse("--seed is 1, but the checkpoint was made with 0")
+        for step in STEPS:
+            self.rewrite(step, lambda text: text.replace('"seed": "0"', '"seed": "1"')
+                         .replace('"seed": 0,', '"seed": 1,'))
         self.attest()
         self.assertIn("not equal: step 1 is the first with another loss", self.verify(1))
 
@@ -187,15 +200,25 @@ class Attest(unittest.TestCase):
         out = self.call(0, COMMAND, "verify", "run", "--step", "2", "--virtual-worker", worker)
         return re.search("loss ([^ ]*)", out)[1]
 
+    def content(self):
+        """Return the hash of the data that the checkpoints name."""
+        manifest = json.loads((self.folder / "run/step-00000002/manifest.json").read_text())
+        return manifest["config"]["data"]["content"]
+
     def swap_sample(self):
-        """Train with a sample of step 2 changed, and state the honest data."""
+        """Train with a sample of step 2 changed, and make all manifests name the honest data."""
         honest = [self.loss_of(worker) for worker in "01"]
+        content = self.content()
         shutil.rmtree(self.folder / "run")
         (self.folder / "t.txt").write_text(TEXT[:340] + "Z" + TEXT[341:])
         self.train("run", "--checkpoint-every", "2", "--workers", "2", "--log", "log")
         shutil.move(self.folder / "log", self.folder / "run" / "log.jsonl")
         forged = [self.loss_of(worker) for worker in "01"]
         (self.folder / "t.txt").write_text(TEXT)
+        self.refuse("--data text:t.txt is not the data of the checkpoint")
+        other = self.content()
+        for step in STEPS:
+            self.rewrite(step, lambda text: text.replace(other, content))
         self.assertEqual(honest[0], forged[0])
         self.assertNotEqual(honest[1], forged[1])
         return honest[1], forged[1]
@@ -234,7 +257,7 @@ class Attest(unittest.TestCase):
         cases = ((change, "not equal: virtual worker 2 is the first with another loss in step 3"),
                  (shorten, "not equal: step 3 is the first with another loss"),
                  (old, None),
-                 (old_and_changed, "virtual worker: the statement does not have single ones"))
+                 (old_and_changed, "virtual worker: the statement does not show which"))
         for forge, says in cases:
             with self.subTest(forge.__name__):
                 path.write_text(chain(text, forge))
