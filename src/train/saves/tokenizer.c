@@ -15,12 +15,15 @@
 #include "lockstep/checkpoint.h"
 #include "lockstep/tokenizer.h"
 
-/* Writes a file under another name, which it has once it is complete. */
-static lk_status write_file(const char *path, const lki_map *content)
+/* Writes a file of a directory under another name, which it has once it is complete.  Not inlined,
+ * because the paths are large. */
+__attribute__((noinline)) static lk_status write_file(const char *folder, const char *name,
+                                                      const void *data, size_t bytes)
 {
-    char draft[LKI_PATH_BYTES + 8];
+    char path[LKI_PATH_BYTES], draft[LKI_PATH_BYTES + 8];
+    LK_TRY(lki_directory_join(path, folder, name));
     (void)snprintf(draft, sizeof draft, "%s.tmp", path);
-    lk_status status = lki_output_write(draft, false, content->data, content->bytes);
+    lk_status status = lki_output_write(draft, false, data, bytes);
     if (status == LK_OK && rename(draft, path) != 0)
         status = lk_fail(LK_EIO, "cannot rename '%s' to '%s': %s", draft, path, strerror(errno));
     if (status != LK_OK)
@@ -51,15 +54,14 @@ const char *const lki_kept_names[] = {
 /* Copies the small files of a Hugging Face folder, at the start of a run. */
 static lk_status keep_folder(const char *from, const char *to)
 {
-    char    path[LKI_PATH_BYTES], copy[LKI_PATH_BYTES];
+    char    path[LKI_PATH_BYTES];
     lki_map content;
     for (size_t i = 0; lki_kept_names[i] != NULL; i++) {
         LK_TRY(lki_directory_join(path, from, lki_kept_names[i]));
-        LK_TRY(lki_directory_join(copy, to, lki_kept_names[i]));
         if (access(path, F_OK) != 0)
             continue;
         LK_TRY(lki_map_open(&content, path));
-        lk_status status = write_file(copy, &content);
+        lk_status status = write_file(to, lki_kept_names[i], content.data, content.bytes);
         lki_map_close(&content);
         LK_TRY(status);
     }
@@ -85,10 +87,8 @@ lk_status lki_tokenizer_check(const lk_train_config *config)
  * the model's type, and that of a llama adds tokens to the vocabulary. */
 static lk_status write_description(const char *folder, const char *tokenizer)
 {
-    char          path[LKI_PATH_BYTES];
     lk_tokenizer *opened = NULL;
     size_t        bytes  = 0;
-    LK_TRY(lki_directory_join(path, folder, "tokenizer_config.json"));
     LK_TRY(lk_tokenizer_open(&opened, tokenizer));
     const int32_t end    = lk_tokenizer_describe(opened)->end;
     const char   *name   = end < 0 ? NULL : lk_tokenizer_bytes(opened, (uint32_t)end, &bytes);
@@ -97,8 +97,8 @@ static lk_status write_description(const char *folder, const char *tokenizer)
         (void)json_object_set_new(object, "eos_token", json_stringn(name, bytes));
     char *text = json_dumps(object, JSON_INDENT(2) | JSON_SORT_KEYS);
     lk_status status = text == NULL ? lk_fail(LK_ENOMEM, "the description of a tokenizer")
-                                    : write_file(path, &(lki_map){ (const uint8_t *)text,
-                                                                   strlen(text) });
+                                    : write_file(folder, "tokenizer_config.json", text,
+                                                 strlen(text));
     json_decref(object);
     free(text);
     lk_tokenizer_free(opened);
@@ -121,7 +121,8 @@ lk_status lki_tokenizer_keep(const lk_train_config *config)
     if (exists && access(path, F_OK) == 0)
         return lki_tokenizer_check(config);
     LK_TRY(lki_map_open(&content, config->data.tokenizer));
-    lk_status status = write_file(path, &content);
+    lk_status status = write_file(config->checkpoint.folder, "tokenizer.json", content.data,
+                                  content.bytes);
     lki_map_close(&content);
     return status != LK_OK || folder
                ? status : write_description(config->checkpoint.folder, config->data.tokenizer);
