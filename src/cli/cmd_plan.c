@@ -267,4 +267,5 @@ const lki_command lki_command_plan = {
     .inherits = "train",
     .main     = plan_main,
     .check    = lki_train_check_model,
+    .choose   = lki_train_choose,
 };

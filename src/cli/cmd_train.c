@@ -222,4 +222,5 @@ const lki_command lki_command_train = {
     .options = lki_train_table,
     .main    = train_main,
     .check   = lki_train_check_options,
+    .choose  = lki_train_choose,
 };

@@ -169,4 +169,5 @@ const lki_command lki_command_verify = {
     .inherits = "train",
     .main     = verify_main,
     .check    = lki_train_check_model,
+    .choose   = lki_train_choose,
 };

@@ -449,11 +449,22 @@ static void check_required(state *s)
 
 /* ---- Dependencies between options ---------------------------------------------------------- */
 
-/* Returns an option's value as given, or its default; NULL if it has none. */
+/* Returns the record of what is given, which the target of a command with --config has, or NULL. */
+static lki_config_file *file_of(const state *s)
+{
+    for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++)
+        if (o->type == LKI_OPTION_CONFIG)
+            return (void *)((unsigned char *)s->target + o->offset);
+    return NULL;
+}
+
+/* Returns an option's value as given or chosen, or its default; NULL if it has none. */
 static const char *value_of(state *s, const lki_option *option)
 {
-    const char *given = origin_of(s, option)->text;
-    return given != NULL ? given : option->preset;
+    const lki_config_file *file   = file_of(s);
+    const char            *given  = origin_of(s, option)->text;
+    const char            *chosen = file != NULL ? file->given[option - s->command->options] : NULL;
+    return given != NULL ? given : chosen != NULL ? chosen : option->preset;
 }
 
 static bool is_met(state *s, const lki_need *need, const lki_option *other)
@@ -527,11 +538,9 @@ static void keep_origins(const state *s)
 {
     for (size_t i = 0; s->file != NULL && i < LKI_OPTIONS_MAX; i++)
         s->file->lines[i] = s->origins[i].line;
-    for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++) {
-        lki_config_file *file = (void *)((unsigned char *)s->target + o->offset);
-        for (size_t i = 0; o->type == LKI_OPTION_CONFIG && i < LKI_OPTIONS_MAX; i++)
-            file->given[i] = s->origins[i].text;
-    }
+    lki_config_file *file = file_of(s);
+    for (size_t i = 0; file != NULL && i < LKI_OPTIONS_MAX; i++)
+        file->given[i] = s->origins[i].text;
 }
 
 /* Prints all errors, one per line. */
@@ -548,9 +557,11 @@ int lki_options_parse(const lki_command *command, int argc, char **argv, void *t
     bool  asks = !walk(&s, PASS_CONFIG, argc, argv) || !walk(&s, PASS_ALL, argc, argv);
     if (!asks)
         check_required(&s);
+    keep_origins(&s);
+    if (s.wrong_count == 0 && !asks && command->choose != NULL)
+        command->choose(command, target);
     if (s.wrong_count == 0 && !asks)
         check_needs(&s);
-    keep_origins(&s);
     if (!asks)
         check_further(&s);
     if (!asks)

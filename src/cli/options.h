@@ -184,6 +184,9 @@ struct lki_command {
                                   * NULL: as in `inherits` */
     int (*main)(int argc, char **argv);
     const char       *other_name; /* also accepted; or NULL */
+    /* Chooses values of options that are not given, which the needs of others are checked against.
+     * May be NULL. */
+    void (*choose)(const lki_command *command, void *target);
     /* Finds what is wrong with the options beyond their table, so that it is reported together with
      * all other errors.  Writes at most `most` messages, and returns their number.  May be NULL. */
     size_t (*check)(const lki_command *command, const void *target, lki_message *errors,

@@ -110,7 +110,11 @@ lki_option *lki_train_rows(const char *const *left_out, const lki_option *own, b
  * LK_EUNSUPPORTED if there is no module. */
 LK_NODISCARD lk_status lki_train_find_kernels(train_options *options);
 
-/* Chooses values for the options that are not given: optimizer, learning rate, batch, steps. */
+/* Chooses an optimizer and a learning rate if they are not given.  `target`: train_options, or a
+ * struct that begins with it.  For lki_command.choose. */
+void lki_train_choose(const lki_command *command, void *target);
+
+/* Chooses values for the other options that are not given: tokenizer, batch, steps. */
 void lki_train_suit(train_options *options);
 
 /* Divides the cores among the workers, if neither --workers nor --threads is given: sets

@@ -73,14 +73,20 @@ static bool may_clip(const train_options *o)
 
 /* Chooses adamw for text.  For other models, and for clients, a given learning rate is that of
  * plain sgd. */
-static void choose_optimizer(train_options *o)
+void lki_train_choose(const lki_command *command, void *target)
 {
+    train_options *o = target;
+    o->command       = command;
+    if (o->config.model == NULL)
+        return; /* that of a program, or the reason is reported later */
     bool rate    = is_given(o, "lr");
     bool text    = reads_text(o) && (!rate || o->config.exchange.clients.count == 0);
     bool free_to = !is_given(o, "optimizer") && !is_given(o, "momentum") &&
                    !is_given(o, "nesterov") && !is_given(o, "momentum-of");
     if (free_to && (text || !rate))
         choose(o, "optimizer", text ? "adamw" : "sgd");
+    else if (!free_to) /* unless it is given: the momentum says it */
+        choose(o, "optimizer", "sgd");
     if (free_to && !text && !rate)
         choose(o, "momentum", "0.9");
     choose(o, "lr", free_to && !text ? "0.05" : rate_of(o->config.optimizer.kind));
@@ -139,7 +145,6 @@ static void choose_tokenizer(train_options *o)
 void lki_train_suit(train_options *o)
 {
     choose_tokenizer(o);
-    choose_optimizer(o);
     choose_batch(o);
     choose_length(o);
 }
