@@ -5,6 +5,7 @@
  * trains.  So an error is reported once, before any worker starts, and workers need no
  * configuration except the command line.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -61,19 +62,33 @@ typedef struct {
     atomic_bool asked, over; /* over: the thread must end */
 } listener;
 
+/* Waits for a signal as sigwaitinfo() does, also beyond other signals. */
+static int wait_for(const sigset_t *set, siginfo_t *info)
+{
+    int number;
+    do
+        number = sigwaitinfo(set, info);
+    while (number < 0 && errno == EINTR);
+    return number;
+}
+
 static void *listen(void *argument)
 {
     const struct timespec moment = { 0, 100000000 }, none = { 0, 0 };
     listener             *self = argument;
+    siginfo_t             info;
     int                   number;
 
-    while (sigwait(&self->set, &number) == 0 && !atomic_load(&self->over)) {
+    while ((number = wait_for(&self->set, &info)) > 0 && !atomic_load(&self->over)) {
         if (atomic_exchange(&self->asked, true)) {
             fprintf(stderr,
                     "lockstep %s: a second SIG%s ended the workers before they had saved\n",
                     self->command, sigabbrev_np(number));
             _exit(128 + number);
         }
+        if (info.si_code == SI_KERNEL) /* from a terminal */
+            fprintf(stderr, "lockstep %s: note: the workers are asked to save and end; Ctrl-C "
+                            "again ends them at once\n", self->command);
         (void)nanosleep(&moment, NULL);
         while (sigtimedwait(&self->set, NULL, &none) > 0)
             continue;

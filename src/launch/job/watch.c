@@ -360,6 +360,8 @@ static void asked_to_stop(lki_job *job, const struct signalfd_siginfo *info)
         force_end(job, number);
         return;
     }
+    if (first && from_terminal)
+        lki_job_note(job, "the workers are asked to save and end; Ctrl-C again ends them at once");
     lki_job_stop(job, number, force, from_terminal);
     if (job->rendezvous != NULL && !job->outside)
         lki_nodes_stop(job, number, force);
