@@ -29,6 +29,9 @@ LK_NODISCARD lk_status lki_comm_enter(lk_comm **out, uint32_t rank, int launcher
 /* Returns true if the group has failed. */
 bool lki_comm_has_failed(const lk_comm *comm);
 
+/* The end of messages about timeouts. */
+#define LKI_RAISE_TIMEOUT "; if they are only slow, raise `timeout_ms`"
+
 /* Records the group's failure and wakes all ranks, unless the group has failed already.  Sets this
  * thread's error to the group's failure and returns its status. */
 lk_status lki_fail_group(lk_comm *comm, uint32_t culprit, lk_status verdict, const char *format,

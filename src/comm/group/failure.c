@@ -223,7 +223,8 @@ lk_status lki_fail_timeout(lk_comm *comm, lki_goal goal, int64_t waited_ms)
     }
     lki_board_view(comm->board, comm->self->rank, &mine);
     leave_out_group(mine.operation, 60);
-    return lki_fail_group(comm, first, LK_ETIMEOUT, "rank %u in %.60s: waited %lld ms for %s",
+    return lki_fail_group(comm, first, LK_ETIMEOUT,
+                          "rank %u in %.60s: waited %lld ms for %s" LKI_RAISE_TIMEOUT,
                           comm->self->rank, mine.operation, (long long)waited_ms, missing);
 }
 

@@ -208,8 +208,8 @@ static lk_status fail(const lk_request *r, const lki_wire_op *op, int64_t waited
     if (lki_span_task(r) != NULL)
         count = lki_task_missing(lki_span_task(r), awaited, 1);
     lki_request_text(mine, r);
-    int    head = snprintf(NULL, 0, "rank %u in %s: waited %lld ms for ", comm->self->rank, mine,
-                           (long long)waited_ms);
+    int    head = snprintf(NULL, 0, "rank %u in %s: waited %lld ms for " LKI_RAISE_TIMEOUT,
+                           comm->self->rank, mine, (long long)waited_ms);
     size_t room = sizeof missing - (size_t)head;
     list(missing, room, r, op, BEFORE);
     list(missing, room, r, op, SILENT);
@@ -219,8 +219,9 @@ static lk_status fail(const lk_request *r, const lki_wire_op *op, int64_t waited
         (void)snprintf(text, sizeof text, r->native != NULL ? "MPI's own collective"
                                                             : "others, who are all in it, too");
     return lki_fail_group(r->comm, culprit_of(r, op, awaited, count), LK_ETIMEOUT,
-                          "rank %u in %s: waited %lld ms for %s", comm->self->rank, mine,
-                          (long long)waited_ms, missing[0] != '\0' ? missing : text);
+                          "rank %u in %s: waited %lld ms for %s" LKI_RAISE_TIMEOUT,
+                          comm->self->rank, mine, (long long)waited_ms,
+                          missing[0] != '\0' ? missing : text);
 }
 
 lk_status lki_span_timeout(lk_request *r, int64_t waited_ms)
