@@ -179,7 +179,7 @@ class Attest(unittest.TestCase):
         self.assertIn("segment 2 of 3, steps 3-5:\n  not equal: the weights after step 5", out)
 
     def test_seed(self):
-        """Another seed in the record of the run contradicts the checkpoints, unless they have it too."""
+        """Another seed in the record of a run contradicts checkpoints that do not have it."""
         path = self.folder / "run" / "command.json"
         record = json.loads(path.read_text())
         record["options"]["seed"] = "1"
