@@ -439,7 +439,8 @@ static lk_status read_statement(lk_statement *s, const char *file)
     json_error_t error;
     s->root = json_load_file(file, 0, &error);
     if (s->root == NULL)
-        return lk_fail(LK_EFORMAT, "'%s', line %d: %s", file, error.line, error.text);
+        return lk_fail(LK_EFORMAT, "'%s' is no statement of `lockstep attest` (line %d: %s); give "
+                                   "one, or the directory of a run", file, error.line, error.text);
     if (strcmp(text_at(s->root, "format"), FORMAT) != 0)
         return lk_fail(LK_EFORMAT, "'%s' is no statement of `lockstep attest`", file);
     const json_int_t version = json_integer_value(json_object_get(s->root, "version"));

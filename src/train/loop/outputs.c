@@ -164,7 +164,8 @@ static lk_status check_log(const lk_train_config *c)
         !contains(c->log, "\"loss_bits\": "))
         return LK_OK;
     return lk_fail(LK_EINVAL, "`log` %s has the log of another run, and would be overwritten: give "
-                              "another one, or remove it", c->log);
+                              "another one, or remove it; `resume`=auto goes on with a run that "
+                              "was interrupted", c->log);
 }
 
 /* Fails if a new run would share its event files' directory with a run that made a step, whose
