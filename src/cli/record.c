@@ -22,7 +22,7 @@
 enum { PATH = 2048 };
 
 static const char *const left_out[] = { "resume",     "changed-data", "config",
-                                         "checkpoint", "chaos",        "adapter", NULL };
+                                         "checkpoint", "chaos",        NULL };
 
 static bool is_left_out(const char *name)
 {

@@ -69,6 +69,16 @@ static bool is_state(const char *key)
     return false;
 }
 
+/* Returns true if two runs have different values of a key.  The base of adapters may be at another
+ * path. */
+static bool differ(const char *key, const json_t *a, const json_t *b)
+{
+    const bool is_base = strcmp(key, "base") == 0;
+    a = is_base ? json_object_get(a, "hash") : a;
+    b = is_base ? json_object_get(b, "hash") : b;
+    return a == NULL || b == NULL || !json_equal(a, b);
+}
+
 void lki_diff_config(lki_diff *diff, const json_t *a, const json_t *b)
 {
     const char *key;
@@ -80,7 +90,7 @@ void lki_diff_config(lki_diff *diff, const json_t *a, const json_t *b)
     json_object_foreach((json_t *)(uintptr_t)a, key, value)
     {
         const json_t *other = json_object_get(b, key);
-        if (!is_state(key) && (other == NULL || !json_equal(value, other)))
+        if (!is_state(key) && differ(key, value, other))
             report_key(diff, key, value, other);
     }
     json_object_foreach((json_t *)(uintptr_t)b, key, value)

@@ -1,6 +1,7 @@
 /* base.c -- the frozen parameters of a model with adapters; see base.h. */
 #include "train/saves/base.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,10 @@ lk_status lki_base_read(const char *folder, lk_exec *exec, const lk_model *model
     uint32_t        count;
     const lk_param *params = lk_model_frozen(model, &count);
     lki_folder     *file   = NULL;
+    if (access(folder, F_OK) != 0)
+        return lk_fail(LK_EIO, "cannot open '%s', the model that the adapters were trained with: "
+                               "%s; put a symbolic link there, or resume with another `init`",
+                       folder, strerror(errno));
     lk_status       status = lki_folder_open(&file, folder);
     place(model, memory, values);
     for (uint32_t i = 0; status == LK_OK && i < count; i++)
@@ -70,7 +75,8 @@ lk_status lki_base_compare(const json_t *config, const char *folder, const char 
     if (want == NULL || strcmp(want, hash) == 0)
         return LK_OK;
     return lk_fail(LK_EMISMATCH, "'%s' has other weights (%.16s...) than the model that the "
-                                 "adapters were trained with (%.16s...)", folder, hash, want);
+                                 "adapters were trained with (%.16s...); give that one as `init`",
+                   folder, hash, want);
 }
 
 void lki_base_write(json_t *config, const lki_session *session)

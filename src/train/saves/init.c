@@ -5,6 +5,7 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/float.h"
 #include "base/memory.h"
@@ -274,9 +275,12 @@ lk_status lki_adapter_complete(lk_train_config *c)
     lk_model_options *o = &c->model_options;
     char              path[LKI_PATH_BYTES];
     lki_peft          peft;
-    if (c->model_options.adapter == NULL)
+    const bool        told = o->lora_rank != 0 && o->lora_alpha > 0;
+    if (o->adapter == NULL || (told && c->checkpoint.resume_required))
         return LK_OK;
-    LK_TRY(lki_directory_join(path, c->model_options.adapter, "adapter_config.json"));
+    LK_TRY(lki_directory_join(path, o->adapter, "adapter_config.json"));
+    if (told && access(path, F_OK) != 0)
+        return LK_OK; /* a run that continues does not need the folder; another one reports it */
     LK_TRY(lki_peft_read_file(&peft, path));
     if (o->lora_rank != 0 && o->lora_rank != peft.rank)
         return lk_fail(LK_EINVAL, "`lora_rank` is %u, but %s has %u; leave it out", o->lora_rank,
