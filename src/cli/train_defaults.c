@@ -85,8 +85,6 @@ void lki_train_choose(const lki_command *command, void *target)
                    !is_given(o, "nesterov") && !is_given(o, "momentum-of");
     if (free_to && (text || !rate))
         choose(o, "optimizer", text ? "adamw" : "sgd");
-    else if (!free_to) /* unless it is given: the momentum says it */
-        choose(o, "optimizer", "sgd");
     if (free_to && !text && !rate)
         choose(o, "momentum", "0.9");
     choose(o, "lr", free_to && !text ? "0.05" : rate_of(o->config.optimizer.kind));
