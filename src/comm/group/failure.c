@@ -199,7 +199,7 @@ static void leave_out_group(char *operation, size_t room)
 
 lk_status lki_fail_timeout(lk_comm *comm, lki_goal goal, int64_t waited_ms)
 {
-    char          missing[420] = "", who[LKI_WHO_BYTES], more[160];
+    char          missing[376] = "", who[LKI_WHO_BYTES], more[160];
     size_t        used  = 0;
     uint32_t      first = comm->self->rank;
     lki_rank_view mine, view;

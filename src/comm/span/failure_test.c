@@ -331,7 +331,9 @@ static bool computes(lk_comm *comm, void *context)
         CHECK(strstr(text, who) != NULL || strstr(text, " other") != NULL);
     }
     CHECK(strstr(text, s->words[1]) != NULL && strstr(text, s->words[2]) != NULL);
-    CHECK(strlen(text) < LKI_MESSAGE_BYTES - 1 && strchr(")s", text[strlen(text) - 1]) != NULL);
+    const char *end = strstr(text, LKI_RAISE_TIMEOUT); /* the text is complete */
+    CHECK(end != NULL && end[strlen(LKI_RAISE_TIMEOUT)] == '\0');
+    CHECK(end[-1] == ')' || end[-1] == 's');
     return true;
 }
 
