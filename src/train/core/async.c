@@ -34,16 +34,23 @@ static const char *why_not(const lk_train_config *c)
                                       : NULL;
 }
 
-/* Returns what excludes asynchronous training over several hosts; NULL if nothing does. */
-static const char *why_one_host(const lk_train_config *c)
+/* Returns what excludes several hosts, and versions of shards or spans; NULL if nothing does. */
+static const char *why_neither(const lk_train_config *c)
 {
-    const lk_train_async *a      = &c->exchange.async;
-    const bool            shards = a->consistency != LK_CONSISTENCY_MODEL;
     return c->elastic.survives
                ? "ends with the first worker that is lost: leave out `on_failure` continue, and "
                  "MIN of `workers` MIN:MAX; `restart` goes on from a checkpoint"
            : c->elastic.duplicate == LK_DUPLICATE_ON ? "computes no task twice: leave out "
                                                        "`duplicate`"
+                                                     : NULL;
+}
+
+/* Returns what excludes asynchronous training over several hosts; NULL if nothing does. */
+static const char *why_one_host(const lk_train_config *c)
+{
+    const lk_train_async *a      = &c->exchange.async;
+    const bool            shards = a->consistency != LK_CONSISTENCY_MODEL;
+    return why_neither(c) != NULL ? why_neither(c)
            : shards && a->compensation > 0 && a->replay == NULL
                ? "has what a task has read of shards or spans on one host only: leave out "
                  "`exchange.async.compensation` or `exchange.async.consistency`, or use one host"
@@ -111,12 +118,7 @@ static const char *why_no_shards(const lk_train_config *c)
                ? "has versions of its own: give `exchange.async.staleness` S, a bound in tasks"
            : c->optimizer.kind == LK_LARS || c->optimizer.kind == LK_LAMB
                ? "does not compute norms of tensors: use another optimizer than lars and lamb"
-           : c->elastic.survives
-               ? "ends with the first worker that is lost: leave out `on_failure` continue, and "
-                 "MIN of `workers` MIN:MAX; `restart` goes on from a checkpoint"
-           : c->elastic.duplicate == LK_DUPLICATE_ON
-               ? "computes no task twice: leave out `duplicate`"
-               : NULL;
+               : why_neither(c);
 }
 
 static lk_status check_consistency(lk_train_config *c)
