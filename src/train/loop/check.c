@@ -12,8 +12,8 @@
 #include "train/core/feed.h"
 #include "train/loop/loop.h"
 #include "train/options.h"
-#include "train/saves/lock.h"
 #include "train/saves/base.h"
+#include "train/saves/lock.h"
 
 enum { VIRTUAL_WORKERS_DEFAULT_MAX = 32, CONTEXT_DEFAULT = 64 };
 

@@ -45,7 +45,7 @@ enum { SUMS = 5 };
 void lki_error_sums_add(lki_error_sums *sums, const lk_engine *engine, const lk_model *model,
                         uint32_t count, const int32_t *targets)
 {
-    const float *x     = lk_engine_output(engine, 0);
+    const float *x    = lk_engine_output(engine, 0);
     const size_t rows = (size_t)count * lk_model_loss_rows(model);
     for (size_t i = 0; i < rows; i++) {
         float target;

@@ -51,7 +51,7 @@ lk_status lki_base_read(const char *folder, lk_exec *exec, const lk_model *model
         return lk_fail(LK_EIO, "cannot open '%s', the model that the adapters were trained with: "
                                "%s; put a symbolic link there, or resume with another `init`",
                        folder, strerror(errno));
-    lk_status       status = lki_folder_open(&file, folder);
+    lk_status status = lki_folder_open(&file, folder);
     place(model, memory, values);
     for (uint32_t i = 0; status == LK_OK && i < count; i++)
         status = lki_init_read(exec, file, folder, &params[i], (float *)(uintptr_t)values[i]);

@@ -16,9 +16,9 @@
 #include "base/file.h"
 #include "parallel/replicas.h"
 #include "train/core/identity.h"
+#include "train/saves/base.h"
 #include "train/saves/groups.h"
 #include "train/saves/lock.h"
-#include "train/saves/base.h"
 #include "train/saves/parts.h"
 
 /* ---- The session's state ----------------------------------------------------------------- */

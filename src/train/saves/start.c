@@ -58,7 +58,7 @@ lk_status lki_checkpoint_check(const lk_train_config *config)
     if (!exists && config->checkpoint.resume_required)
         return lk_fail(LK_EINVAL,
                        "there is no checkpoint in '%s' to resume from: the run has not reached its "
-                       "first one; the same command as at first with `resume`=auto starts it again",
+                       "first one; start it again by its first command and `resume`=auto",
                        config->checkpoint.folder);
     LK_TRY(make_directory(config->checkpoint.folder));
     if (access(config->checkpoint.folder, W_OK | X_OK) != 0)

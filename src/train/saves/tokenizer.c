@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -110,9 +109,8 @@ lk_status lki_tokenizer_keep(const lk_train_config *config)
     char        path[LKI_PATH_BYTES];
     bool        exists = false;
     lki_map     content;
-    struct stat info;
     LK_TRY(lk_checkpoint_exists(config->checkpoint.folder, &exists));
-    bool folder = config->init != NULL && stat(config->init, &info) == 0 && S_ISDIR(info.st_mode);
+    bool folder = config->init != NULL && lki_is_folder(config->init);
     if (!exists && folder)
         LK_TRY(keep_folder(config->init, config->checkpoint.folder));
     if (config->data.tokenizer == NULL)
