@@ -2,11 +2,11 @@
 """adapters.py -- low-rank adapters of gpt and llama against PEFT: logits, losses and gradients, both ways.
 
 Makes small models of transformers with random weights, and adapters of PEFT with random weights on
-them.  Their logits must be within 1e-5 of PyTorch's.  `lockstep train --init MODEL --adapter ADAPTERS` takes a step of plain SGD with a rate of 1: the
-loss, and the differences of all weights of the adapters, are the loss and the gradients, and must be
-as near.  `lockstep export` writes the adapters, PeftModel.from_pretrained() loads
-them again, and its next loss must be that of the next step.  Where nothing is trained, the tensors
-come back bit for bit.
+them.  Their logits must be within 1e-5 of PyTorch's.  `lockstep train --init MODEL --adapter
+ADAPTERS` takes a step of plain SGD with a rate of 1: the loss, and the differences of all weights of
+the adapters, are the loss and the gradients, and must be as near.  `lockstep export` writes the
+adapters, PeftModel.from_pretrained() loads them again, and its next loss must be that of the next
+step.  Where nothing is trained, the tensors come back bit for bit.
 
     tests/parity/adapters.py [COMMAND]      default: build/release/bin/lockstep
 Exits 77 with a message where PEFT is absent.
