@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/sort.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/safetensors.h"
 
@@ -194,17 +195,11 @@ typedef struct {
     size_t                    first, end;
 } shard;
 
-/* The names of sorted tensors, which qsort() compares. */
+/* The names of tensors, for lki_by_bytes(). */
 typedef struct {
     const char *name;
     size_t      index;
 } named;
-
-static int by_name(const void *left, const void *right)
-{
-    const named *a = left, *b = right;
-    return strcmp(a->name, b->name);
-}
 
 static lk_status fetch(void *context, size_t tensor, size_t first, size_t count, void *out)
 {
@@ -307,7 +302,7 @@ static lk_status sort(shard *s)
     LK_TRY(LKI_NEW(&names, count + 1, "the names of tensors"));
     for (size_t i = 0; i < count; i++)
         names[i] = (named){ s->file->tensors[i].name, i };
-    qsort(names, count, sizeof *names, by_name);
+    qsort(names, count, sizeof *names, lki_by_bytes);
     for (size_t i = 0; i < count; i++)
         s->order[i] = names[i].index;
     lki_free(names);
@@ -344,12 +339,6 @@ lk_status lki_folder_write(const char *folder, const lk_checkpoint_file *file, u
 
 /* ---- The hash ------------------------------------------------------------------------------ */
 
-static int tensor_by_name(const void *left, const void *right)
-{
-    const lk_tensor *a = left, *b = right;
-    return strcmp(a->name, b->name);
-}
-
 lk_status lki_folder_hash(const lki_folder *folder, char hex[65])
 {
     const lk_tensor *tensor;
@@ -360,7 +349,7 @@ lk_status lki_folder_hash(const lki_folder *folder, char hex[65])
     LK_TRY(LKI_NEW(&all, count + 1, "the tensors of a folder"));
     for (size_t i = 0; (tensor = lki_folder_at(folder, i)) != NULL; i++)
         all[i] = *tensor;
-    qsort(all, count, sizeof *all, tensor_by_name);
+    qsort(all, count, sizeof *all, lki_by_bytes); /* they begin with their names */
     lk_weights_hash(all, count, hex);
     lki_free(all);
     return LK_OK;

@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/sort.h"
 #include "data/table.h"
 
 typedef struct {

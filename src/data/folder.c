@@ -15,6 +15,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/sort.h"
 
 lk_status lki_path_join(char **out, const char *folder, const char *name)
 {
@@ -80,11 +81,6 @@ static lk_status scan(lki_listing *files, lki_listing *folders, const char *root
         (void)closedir(handle);
     lki_free(path);
     return status;
-}
-
-int lki_by_bytes(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
 lk_status lki_listing_open(lki_listing *out, const char *folder, bool deep)

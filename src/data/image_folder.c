@@ -20,6 +20,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/sort.h"
 #include "data/picture.h"
 #include "data/pixels.h"
 

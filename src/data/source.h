@@ -196,10 +196,7 @@ LK_NODISCARD lk_status lki_settings_parse(const char *text, char separator,
  * LK_EINVAL names `form` as the required syntax. */
 LK_NODISCARD lk_status lki_split_pair(char *path[2], const char *text, const char *form);
 
-/* ---- Names and folders -------------------------------------------------------------------- */
-
-/* Orders two texts by their bytes, for qsort() and bsearch(). */
-int lki_by_bytes(const void *a, const void *b);
+/* ---- Folders ------------------------------------------------------------------------------ */
 
 typedef struct {
     char  **paths; /* relative to the folder, in byte order */

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/sort.h"
 #include "tokenizer/unicode.h"
 
 /* ---- Texts --------------------------------------------------------------------------------- */

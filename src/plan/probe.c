@@ -18,6 +18,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/pool.h"
+#include "base/sort.h"
 #include "base/trace.h"
 #include "plan/predict.h"
 #include "plan/subject.h"
@@ -266,15 +267,9 @@ static lk_status run_crew(crew *c, lki_pool *pool, void (*main)(probe *probe))
     return LK_OK;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *times, uint32_t count)
 {
-    qsort(times, count, sizeof *times, by_value);
+    qsort(times, count, sizeof *times, lki_by_value);
     return times[count / 2];
 }
 

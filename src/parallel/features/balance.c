@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/sort.h"
 #include "parallel/features/table.h"
 #include "parallel/state.h"
 
@@ -118,12 +119,6 @@ static bool find_near(const lk_parallel *parallel, balance *b)
     return border > 0;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Returns true if the window suggests a change of shares, and leaves the new shares in `next`. */
 static bool wants_change(const lk_parallel *parallel, balance *b)
 {
@@ -131,7 +126,7 @@ static bool wants_change(const lk_parallel *parallel, balance *b)
 
     for (uint32_t r = 0; r < ranks; r++) {
         double *window = b->window + (size_t)r * WINDOW;
-        qsort(window, WINDOW, sizeof *window, by_value);
+        qsort(window, WINDOW, sizeof *window, lki_by_value);
         b->pace[r] = window[WINDOW / 2];
         if (!(b->pace[r] > 0)) /* the clock did not advance */
             return false;

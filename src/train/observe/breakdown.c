@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/sort.h"
 #include "nn/model.h"
 #include "tensor/exec.h"
 #include "train/observe/observe.h"
@@ -209,12 +210,6 @@ static account account_of(const lki_breakdown *breakdown, lk_exec *exec, lk_dtyp
     return mine;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void fill_times(lki_breakdown *breakdown, lk_step_report *report)
 {
     double  *times = breakdown->timed > 0 ? breakdown->times : breakdown->seconds;
@@ -222,7 +217,7 @@ static void fill_times(lki_breakdown *breakdown, lk_step_report *report)
     report->steps  = n;
     for (uint64_t i = 0; i < n; i++)
         report->seconds += times[i];
-    qsort(times, n, sizeof *times, by_value);
+    qsort(times, n, sizeof *times, lki_by_value);
     report->median  = n > 0 ? times[n / 2] : 0;
     report->fastest = n > 0 ? times[0] : 0;
     report->slowest = n > 0 ? times[n - 1] : 0;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/sort.h"
 
 /* A link is judged if it carries at least 1/LITTLE of the busiest link's bytes and at least
  * LEAST_BYTES. */
@@ -64,15 +65,9 @@ static lki_traffic since(lki_traffic now, lki_traffic before)
                 : (lki_traffic){ now.bytes - before.bytes, now.busy - before.busy, now.rate };
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double lower_median(double *values, uint32_t count)
 {
-    qsort(values, count, sizeof *values, by_value);
+    qsort(values, count, sizeof *values, lki_by_value);
     return count == 0 ? 0 : values[(count - 1) / 2];
 }
 

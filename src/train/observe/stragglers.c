@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/memory.h"
+#include "base/sort.h"
 
 lk_status lki_stragglers_open(lki_stragglers *out, uint32_t ranks)
 {
@@ -30,17 +31,11 @@ static void begin_window(lki_stragglers *all)
         all->of[r].seconds = all->of[r].data = 0;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median_of(lki_stragglers *all, bool data)
 {
     for (uint32_t r = 0; r < all->ranks; r++)
         all->sorted[r] = data ? all->of[r].data : all->of[r].seconds;
-    qsort(all->sorted, all->ranks, sizeof *all->sorted, by_value);
+    qsort(all->sorted, all->ranks, sizeof *all->sorted, lki_by_value);
     return all->sorted[(all->ranks - 1) / 2];
 }
 
