@@ -1,8 +1,10 @@
-/* file.c -- mapping and locking files, and the clock. */
+/* file.c -- mapping, replacing and locking files, and the clock. */
 #include "base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -10,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOCK_TRIES = 40 };
+enum { LOCK_TRIES = 40, PATH_BYTES = 4160 };
 
 lk_status lki_map_open(lki_map *out, const char *path)
 {
@@ -48,6 +50,50 @@ bool lki_is_folder(const char *path)
 {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* Writes and syncs a new file.  Returns false with errno set, and leaves no part of it. */
+static bool write_new(const char *path, const char *data, size_t bytes)
+{
+    int  fd   = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    bool good = fd >= 0;
+    if (!good)
+        return false;
+    errno = ENOSPC; /* of a short write */
+    for (ssize_t wrote; good && bytes > 0; data += wrote, bytes -= (size_t)wrote) {
+        wrote = write(fd, data, bytes);
+        good  = wrote > 0;
+    }
+    good    = good && fsync(fd) == 0;
+    int why = errno;
+    if (close(fd) != 0 && good) {
+        why  = errno;
+        good = false;
+    }
+    if (!good)
+        (void)unlink(path);
+    errno = why;
+    return good;
+}
+
+lk_status lki_file_replace(const char *path, const void *data, size_t bytes)
+{
+    char        draft[PATH_BYTES];
+    char       *real = realpath(path, NULL);
+    const char *name = real != NULL ? real : path;
+    int         used = snprintf(draft, sizeof draft, "%s.%ld.new", name, (long)getpid());
+    errno     = ENAMETOOLONG;
+    bool good = used < PATH_BYTES && write_new(draft, data, bytes);
+    if (good && rename(draft, name) != 0) {
+        int why = errno;
+        (void)unlink(draft);
+        errno = why;
+        good  = false;
+    }
+    lk_status status = good ? LK_OK
+                            : lk_fail(LK_EIO, "cannot write '%s': %s", path, strerror(errno));
+    free(real);
+    return status;
 }
 
 int lki_file_lock(int fd)

@@ -1,4 +1,4 @@
-/* base/file.h -- maps whole files into memory, locks files, and reads the clock. */
+/* base/file.h -- maps whole files into memory, replaces and locks files, and reads the clock. */
 #ifndef LKI_FILE_H
 #define LKI_FILE_H
 
@@ -13,6 +13,10 @@ void lki_map_close(lki_map *map);
 
 /* Returns true if the path is that of a directory, or of a link to one. */
 bool lki_is_folder(const char *path);
+
+/* Replaces a file, or the one that a symbolic link names, by a draft beside it that is on disk.  So
+ * a failure or a kill leaves what was there.  Returns LK_EIO, with the reason. */
+LK_NODISCARD lk_status lki_file_replace(const char *path, const void *data, size_t bytes);
 
 /* Locks an open file until all its descriptors are closed.  Tries for 2 seconds, as the processes
  * of a killed run may need a moment to end.  Returns 0, EWOULDBLOCK if another process holds the

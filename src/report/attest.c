@@ -369,16 +369,12 @@ static lk_status check_output(const char *file)
                                        "give another one, or remove it", file);
 }
 
-/* Writes a statement to a draft that replaces the file, so that a failure leaves no part of one. */
 static lk_status write_statement(const json_t *root, const char *file)
 {
-    char draft[4096];
-    if (snprintf(draft, sizeof draft, "%s.new", file) >= (int)sizeof draft)
-        return lk_fail(LK_EINVAL, "the path of the statement has %zu bytes", strlen(file));
-    if (json_dump_file(root, draft, JSON_INDENT(1)) == 0 && rename(draft, file) == 0)
-        return LK_OK;
-    lk_status status = lk_fail(LK_EIO, "cannot write '%s': %s", file, strerror(errno));
-    (void)unlink(draft);
+    char     *text   = json_dumps(root, JSON_INDENT(1));
+    lk_status status = text == NULL ? lk_fail(LK_ENOMEM, "the statement '%s'", file)
+                                    : lki_file_replace(file, text, strlen(text));
+    free(text);
     return status;
 }
 

@@ -1,7 +1,6 @@
 /* tokenizer.c -- keeps the tokenizer of a run in its checkpoint directory. */
 #include "train/saves/tokenizer.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,24 +9,14 @@
 
 #include "base/file.h"
 #include "checkpoint/directory.h"
-#include "checkpoint/output.h"
 #include "lockstep/checkpoint.h"
 #include "lockstep/tokenizer.h"
 
-/* Writes a file of a directory under another name, which it has once it is complete.  Not inlined,
- * because the paths are large. */
-__attribute__((noinline)) static lk_status write_file(const char *folder, const char *name,
-                                                      const void *data, size_t bytes)
+static lk_status write_file(const char *folder, const char *name, const void *data, size_t bytes)
 {
-    char path[LKI_PATH_BYTES], draft[LKI_PATH_BYTES + 8];
+    char path[LKI_PATH_BYTES];
     LK_TRY(lki_directory_join(path, folder, name));
-    (void)snprintf(draft, sizeof draft, "%s.tmp", path);
-    lk_status status = lki_output_write(draft, false, data, bytes);
-    if (status == LK_OK && rename(draft, path) != 0)
-        status = lk_fail(LK_EIO, "cannot rename '%s' to '%s': %s", draft, path, strerror(errno));
-    if (status != LK_OK)
-        (void)unlink(draft);
-    return status;
+    return lki_file_replace(path, data, bytes);
 }
 
 /* Compares with the tokenizer that the run has had. */
