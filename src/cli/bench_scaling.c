@@ -16,6 +16,7 @@
 
 #include "cli/bench_step.h"
 #include "cli/commands.h"
+#include "cli/values.h"
 #include "cli/workers.h"
 
 enum { ROUNDS_DEFAULT = 3, ROUNDS_MAX = 99, COUNTS_MAX = 16, LINE_BYTES = 1 << 13 };
@@ -165,12 +166,6 @@ static int run(scaling *s, uint32_t workers, double *rate)
 
 /* ---- Output ------------------------------------------------------------------------------ */
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void print_count(const scaling *s, uint32_t c)
 {
     double rates[ROUNDS_MAX], ratios[ROUNDS_MAX];
@@ -178,8 +173,8 @@ static void print_count(const scaling *s, uint32_t c)
         rates[i]  = s->rates[c][i];
         ratios[i] = s->rates[c][i] / s->rates[0][i] / s->counts[c];
     }
-    qsort(rates, s->rounds, sizeof *rates, by_value);
-    qsort(ratios, s->rounds, sizeof *ratios, by_value);
+    qsort(rates, s->rounds, sizeof *rates, lki_compare_numbers);
+    qsort(ratios, s->rounds, sizeof *ratios, lki_compare_numbers);
     double rate = rates[s->rounds / 2], ratio = ratios[s->rounds / 2];
     double least = ratios[0], most = ratios[s->rounds - 1];
     if (s->json)

@@ -171,12 +171,6 @@ static lk_status timed_round(bench_timing *t, uint64_t bytes, uint32_t round, do
     return status;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Computes the time of the slowest rank in each round, and sorts these times. */
 static lk_status merge_times(const bench_timing *t, uint32_t rounds)
 {
@@ -185,7 +179,7 @@ static lk_status merge_times(const bench_timing *t, uint32_t rounds)
     for (uint32_t i = 0; status == LK_OK && i < rounds; i++)
         for (uint32_t r = 0; r < t->bench.ranks; r++)
             t->times[i] = fmax(t->times[i], all[(size_t)r * rounds + i]);
-    qsort(t->times, rounds, sizeof *t->times, by_value);
+    qsort(t->times, rounds, sizeof *t->times, lki_compare_numbers);
     return status;
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/replace.h"
 #include "cli/report.h"
 #include "cli/words.h"
 #include "cli/workers.h"
@@ -72,35 +73,6 @@ static int check_out(const char *path)
                            path);
 }
 
-/* Writes a file, and closes it.  Returns false with errno set. */
-static bool fill(FILE *file, const char *text, size_t bytes)
-{
-    bool good = fwrite(text, 1, bytes, file) == bytes && fflush(file) == 0;
-    int  why  = errno;
-    if (fclose(file) != 0)
-        return false;
-    errno = why;
-    return good;
-}
-
-/* Replaces a file, or the one that a symbolic link names, at once.  Returns false with errno set.
- */
-static bool replace(const char *path, const char *text, size_t bytes)
-{
-    char        draft[4160];
-    char       *real = realpath(path, NULL);
-    const char *name = real != NULL ? real : path;
-    (void)snprintf(draft, sizeof draft, "%.4096s.%ld.new", name, (long)getpid());
-    FILE *file = fopen(draft, "wxe");
-    bool  good = file != NULL && fill(file, text, bytes) && rename(draft, name) == 0;
-    int   why  = errno;
-    if (file != NULL && !good)
-        (void)unlink(draft);
-    free(real);
-    errno = why;
-    return good;
-}
-
 static int write_page(const char *path, const char *text, size_t bytes)
 {
     bool good;
@@ -108,9 +80,9 @@ static int write_page(const char *path, const char *text, size_t bytes)
         good = fwrite(text, 1, bytes, stdout) == bytes && fflush(stdout) == 0;
     else if (access(path, F_OK) == 0 && !is_regular(path)) { /* a pipe, or a device */
         FILE *file = fopen(path, "we");
-        good       = file != NULL && fill(file, text, bytes);
+        good       = file != NULL && lki_fill_file(file, text, bytes);
     } else
-        good = replace(path, text, bytes);
+        good = lki_replace_file(path, text, bytes);
     if (good)
         return 0;
     fprintf(stderr, "lockstep report: cannot write %s: %s\n", path != NULL ? path : "the page",

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/replace.h"
 #include "cli/values.h"
 
 enum { PATH = 2048 };
@@ -95,23 +96,12 @@ static json_t *options_json(const train_options *o)
     return list;
 }
 
-/* Replaces a file.  Returns false with errno set. */
-static bool replace(const char *path, json_t *object)
+/* Writes an object as a file.  Returns false with errno set. */
+static bool write_json(const char *path, const json_t *object)
 {
-    char  draft[PATH + 8];
     char *text = json_dumps(object, JSON_INDENT(1));
-    (void)snprintf(draft, sizeof draft, "%s.new", path);
-    FILE *file = text != NULL ? fopen(draft, "we") : NULL;
-    bool  good = file != NULL && fprintf(file, "%s\n", text) > 0 && fflush(file) == 0 &&
-                fsync(fileno(file)) == 0;
-    if (file != NULL)
-        good = fclose(file) == 0 && good;
+    bool  good = text != NULL && lki_replace_file(path, text, strlen(text));
     free(text);
-    good = good && rename(draft, path) == 0;
-    int why = errno;
-    if (!good)
-        (void)unlink(draft);
-    errno = why;
     return good;
 }
 
@@ -146,7 +136,7 @@ bool lki_record_write(const train_options *o)
     json_t *object = json_pack("{s:s, s:s, s:s*, s:o}", "lockstep", LK_VERSION, "directory", here,
                                "checkpoint", whole, "options", options_json(o));
     free(whole);
-    if (object == NULL || !replace(path, object))
+    if (!write_json(path, object))
         fprintf(stderr, "lockstep %s: note: cannot write '%s': %s; lockstep resume will not find "
                         "the options of this run\n", o->command->name, path, strerror(errno));
     json_decref(object);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/values.h"
+
 /* ---- Reading ------------------------------------------------------------------------------- */
 
 static double real_of(const json_t *object, const char *key, double otherwise)
@@ -345,19 +347,13 @@ static void draw_bar(painter *p, double share, size_t width, const char *color)
     }
 }
 
-static int compare_reals(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Returns the median of the last steps in milliseconds, which a pause does not change. */
 static double usual_step(const lki_top *t)
 {
     double   sorted[LKI_TOP_RECENT];
     uint32_t count = t->recent_count < LKI_TOP_RECENT ? t->recent_count : LKI_TOP_RECENT;
     memcpy(sorted, t->recent, sizeof sorted);
-    qsort(sorted, count, sizeof *sorted, compare_reals);
+    qsort(sorted, count, sizeof *sorted, lki_compare_numbers);
     return count > 0 ? sorted[count / 2] : 0;
 }
 

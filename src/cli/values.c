@@ -313,3 +313,9 @@ bool lki_value_read(const lki_option *option, const char *text, void *target, lk
     default: return read_number(option, text, target, error);
     }
 }
+
+int lki_compare_numbers(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}

@@ -20,4 +20,7 @@ extern const lki_choice lki_weights_choices[];
 /* Parses a finite decimal number.  The whole text must be the number. */
 bool lki_parse_real(const char *text, size_t length, double *out);
 
+/* Orders two doubles by value, for qsort(). */
+int lki_compare_numbers(const void *a, const void *b);
+
 #endif
