@@ -26,8 +26,8 @@ enum { PATH = 1024, EXTRA = 7 };
 
 static bool is_safe(const lki_option *row)
 {
-    static const char *const others[] = { "data", "init", "sample-weights", "loss-weights",
-                                          "eval-every" };
+    static const char *const others[] = { "data", "init", "adapter", "sample-weights",
+                                          "loss-weights", "eval-every" };
     if (strcmp(row->name, "best-by") == 0) /* needs an option that writes */
         return false;
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)

@@ -109,6 +109,12 @@ static void base_and_adapters_are_used_together(void **state)
         "base --lora-targets c_attn,mlp.c_proj,c_fc " DATA "--steps 1 --param-group '*:lr=0' "
         "--step 1 --adapter peft >given && diff recorded given && mv peft moved; " LOCKSTEP
         "resume again --steps 2; mv moved peft", 0);
+    /* a statement about such a run */
+    shell(&result, state, LOCKSTEP "train gpt --init base --lora-targets c_attn,mlp.c_proj,c_fc "
+        DATA "--steps 2 --checkpoint-every 1 --adapter peft --checkpoint stated --log stated.jsonl "
+        "--workers 1 --worker-mode threads && " LOCKSTEP "attest stated && " LOCKSTEP
+        "verify stated.attest.json --segments all", 0);
+    assert_non_null(strstr(result.out, "segment 1 of 2, steps 1-1:\n  equal\n"));
 }
 
 #define EDIT(key, from, to) "sed -i '/\"" key "\"/s/" from "/" to "/' bad/adapter_config.json"
