@@ -372,6 +372,7 @@ const lki_command lki_command_bench_step = {
     .inherits = "train",
     .left_out = left_out,
     .check    = lki_train_check_options,
+    .choose   = lki_train_choose_model,
     .examples = "  lockstep bench step gpt --layers 12 --heads 12 --width 768 --global-batch 4 \\\n"
                 "      --workers 1 --threads 2 --optimizer adamw\n"
                 "  lockstep bench step resnet --global-batch 128 --workers 2 --json\n"

@@ -223,9 +223,6 @@ static int plan_main(int argc, char **argv)
     lki_option   *rows    = lki_train_rows(NULL, own, true);
     plan_options *options = malloc(sizeof *options);
     int           result  = LKI_EXIT_FAILURE;
-    char        **longer  = lki_train_with_model(argc, argv);
-    argv                  = longer != NULL ? longer : argv;
-    argc += longer != NULL;
     if (rows == NULL || options == NULL) {
         fprintf(stderr, "lockstep plan: out of memory\n");
     } else {
@@ -239,7 +236,6 @@ static int plan_main(int argc, char **argv)
     }
     free(options);
     free(rows);
-    free(longer);
     return result;
 }
 

@@ -180,17 +180,13 @@ static int train_main(int argc, char **argv)
 {
     train_options     options = LKI_TRAIN_OPTIONS_INIT;
     const lki_command command = named_command();
-    char            **longer  = lki_train_with_model(argc, argv);
-    argv                      = longer != NULL ? longer : argv;
-    argc += longer != NULL;
-    int result      = lki_options_parse(&command, argc, argv, &options);
-    options.command = &command;
-    options.print   = print_weights;
+    int               result  = lki_options_parse(&command, argc, argv, &options);
+    options.command           = &command;
+    options.print             = print_weights;
     if (result < 0)
         result = lki_train_start(&options, argv);
     else
         free(options.file.text);
-    free(longer);
     return result;
 }
 

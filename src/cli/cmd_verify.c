@@ -72,9 +72,6 @@ static int verify_run(int argc, char **argv)
     verify_options options = { .train = LKI_TRAIN_OPTIONS_INIT };
     lki_command    command = lki_command_verify;
     lki_option    *rows    = lki_train_rows(NULL, own, false);
-    char         **longer  = lki_train_with_model(argc, argv);
-    argv                   = longer != NULL ? longer : argv;
-    argc += longer != NULL;
     if (rows == NULL) {
         fprintf(stderr, "lockstep verify: out of memory\n");
         return LKI_EXIT_FAILURE;
@@ -90,7 +87,6 @@ static int verify_run(int argc, char **argv)
     }
     free(options.train.file.text);
     free(options.train.tokenizer);
-    free(longer);
     free(rows);
     return result;
 }

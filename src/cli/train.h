@@ -54,10 +54,6 @@ extern const lki_option lki_train_table[];
  * variable of the environment, which workers inherit. */
 #define LKI_TRAIN_FOR "LOCKSTEP_TRAIN_FOR"
 
-/* Returns the arguments with the model that the folder of --init has, if they name none; else NULL.
- * The caller frees the list. */
-char **lki_train_with_model(int argc, char **argv);
-
 /* Finds out whether --init is given without a model and has none either (lki_command.check). */
 size_t lki_train_check_model(const lki_command *command, const void *target, lki_message *errors,
                              size_t most);
@@ -110,8 +106,11 @@ lki_option *lki_train_rows(const char *const *left_out, const lki_option *own, b
  * LK_EUNSUPPORTED if there is no module. */
 LK_NODISCARD lk_status lki_train_find_kernels(train_options *options);
 
-/* Chooses an optimizer and a learning rate if they are not given.  `target`: train_options, or a
- * struct that begins with it.  For lki_command.choose. */
+/* Takes the model from the folder of --init if none is given.  `target`: train_options, or a struct
+ * that begins with it.  For lki_command.choose. */
+void lki_train_choose_model(const lki_command *command, void *target);
+
+/* Also chooses an optimizer and a learning rate if they are not given. */
 void lki_train_choose(const lki_command *command, void *target);
 
 /* Chooses values for the other options that are not given: tokenizer, batch, steps. */

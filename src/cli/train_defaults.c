@@ -26,17 +26,25 @@ static bool is_given(const train_options *o, const char *name)
     return row->type != LKI_OPTION_END && o->file.given[row - o->command->options] != NULL;
 }
 
-/* Sets an option that is not given, as if `text` were on the command line. */
-static void choose(train_options *o, const char *name, const char *text)
+/* Sets an option that is not given, as if `text` were on the command line.  Returns false if it is
+ * given, or not one of the command's. */
+static bool give(train_options *o, const char *name, const char *text)
 {
     lki_message       error;
     const lki_option *row = row_of(o, name);
-    if (row->type == LKI_OPTION_END || is_given(o, name) ||
-        o->chosen_count == LKI_CHOSEN_MAX || !lki_value_read(row, text, o, &error))
-        return;
+    if (row->type == LKI_OPTION_END || is_given(o, name) || !lki_value_read(row, text, o, &error))
+        return false;
     o->file.given[row - o->command->options] = text;
-    o->chosen[o->chosen_count].name          = name;
-    o->chosen[o->chosen_count++].text        = text;
+    return true;
+}
+
+/* Does the same with a value that the first lines of the run report. */
+static void choose(train_options *o, const char *name, const char *text)
+{
+    if (o->chosen_count == LKI_CHOSEN_MAX || !give(o, name, text))
+        return;
+    o->chosen[o->chosen_count].name   = name;
+    o->chosen[o->chosen_count++].text = text;
 }
 
 /* ---- Values that decide the result --------------------------------------------------------- */
@@ -71,12 +79,21 @@ static bool may_clip(const train_options *o)
            x->async.mode == LK_ASYNC_OFF;
 }
 
+void lki_train_choose_model(const lki_command *command, void *target)
+{
+    train_options *o     = target;
+    const char    *model = NULL;
+    o->command           = command;
+    if (o->config.init != NULL && lk_folder_model(&model, o->config.init) == LK_OK)
+        (void)give(o, "MODEL", model);
+}
+
 /* Chooses adamw for text.  For other models, and for clients, a given learning rate is that of
  * plain sgd. */
 void lki_train_choose(const lki_command *command, void *target)
 {
     train_options *o = target;
-    o->command       = command;
+    lki_train_choose_model(command, target);
     if (o->config.model == NULL)
         return; /* that of a program, or the reason is reported later */
     bool rate    = is_given(o, "lr");

@@ -13,40 +13,8 @@
 
 /* ---- The model of a folder ----------------------------------------------------------------- */
 
-/* Returns the folder of --init; NULL if there is none, or if the arguments name a model. */
-static const char *folder_of(int argc, char **argv)
-{
-    static const char init[] = "--init";
-    const size_t      length = sizeof init - 1;
-    const char       *folder = NULL;
-    for (int i = 1; i < argc; i++) {
-        for (uint32_t k = 0; lk_model_builtin(k) != NULL; k++)
-            if (strcmp(argv[i], lk_model_builtin(k)) == 0)
-                return NULL;
-        if (strncmp(argv[i], init, length) == 0 && argv[i][length] == '=')
-            folder = argv[i] + length + 1;
-        else if (strcmp(argv[i], init) == 0)
-            folder = argv[i + 1];
-    }
-    return folder;
-}
-
-char **lki_train_with_model(int argc, char **argv)
-{
-    const char *folder = folder_of(argc, argv), *model = NULL;
-    if (folder == NULL || lk_folder_model(&model, folder) != LK_OK)
-        return NULL; /* lki_train_check_options() reports the reason */
-    char **copy = calloc((size_t)argc + 2, sizeof *copy);
-    if (copy == NULL)
-        return NULL;
-    copy[0] = argv[0];
-    copy[1] = (char *)(uintptr_t)model;
-    memcpy(copy + 2, argv + 1, (size_t)argc * sizeof *copy); /* with the NULL at the end */
-    return copy;
-}
-
-/* Returns true if the options name a model, or do not have --init in its place.  Otherwise writes
- * the reason why the model of --init is not known. */
+/* Returns true if the options name a model, or do not have --init in its place, or its folder has
+ * one.  Otherwise writes the reason why the model of --init is not known. */
 static bool has_model(const train_options *options, lki_message *error)
 {
     const char *init = options->config.init, *model = NULL;
@@ -60,7 +28,7 @@ static bool has_model(const train_options *options, lki_message *error)
         return lki_refuse(error, "MODEL is missing: the file of --init has weights only; name "
                                  "their model, gpt, llama, resnet or mlp");
     if (lk_folder_model(&model, init) == LK_OK)
-        return lki_refuse(error, "MODEL is missing: name that of --init, which is %s", model);
+        return true;
     lki_words(words, sizeof words, lk_error_last()->message);
     return lki_refuse(error, "%s", words);
 }
