@@ -183,7 +183,7 @@ static void begin_grads(const lk_engine *engine, const lk_pass *pass, uint32_t b
         if (call != NULL && entry->type->writes_grads)
             call->write[i] = true;
         else
-            lki_fill(engine->exec, lk_shape_count(engine->model->params[entry->params[i]].shape),
+            lki_fill(engine->exec, lk_shape_count(lki_block_param(engine->model, entry, i)->shape),
                      0.0f, pass->grads[term]);
     }
 }
@@ -366,7 +366,7 @@ void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *passes, 
     uint64_t        begun = lki_trace_begin(track);
 
     check_passes(engine, passes, count);
-    LK_ASSERT(engine->model->frozen_count == 0 || engine->frozen != NULL);
+    LK_ASSERT(engine->model->frozen.count == 0 || engine->frozen != NULL);
     LK_ASSERT(engine->cache.at == NULL || !walk->training);
     engine->length = count == 1 ? passes[0].length : 0;
     for (uint32_t b = 0; b < engine->model->block_count; b++) {

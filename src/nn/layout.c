@@ -221,7 +221,8 @@ static size_t slot_bytes(const lk_model *model, const lki_block_entry *entry)
 {
     size_t bytes = 0;
     for (uint32_t i = 0; i < lki_grad_count(entry); i++)
-        bytes += lki_round_up(lk_shape_count(model->params[entry->params[i]].shape) * sizeof(float),
+        bytes += lki_round_up(sizeof(float) *
+                                  lk_shape_count(lki_block_param(model, entry, i)->shape),
                               ALIGNMENT);
     for (uint32_t i = 0; i < entry->block.state_count; i++)
         bytes += lki_round_up(model->states[entry->states[i]].count * sizeof(float), ALIGNMENT);

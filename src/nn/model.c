@@ -111,38 +111,36 @@ static lk_status full_name(const lk_plan *plan, const char *suffix, char out[LK_
     return LK_OK;
 }
 
-static lk_param *find_param(const lk_model *model, bool frozen, const char *name)
+static lki_param_list *params_of(lk_model *model, bool frozen)
 {
-    const uint64_t  hash   = lki_xxh3(name, strlen(name));
-    const uint64_t *hashes = frozen ? model->frozen_names : model->names;
-    lk_param       *params = frozen ? model->frozen : model->params;
-    const size_t    count  = frozen ? model->frozen_count : model->param_count;
-    for (size_t i = 0; i < count; i++)
-        if (hashes[i] == hash && strcmp(params[i].name, name) == 0)
-            return &params[i];
+    return frozen ? &model->frozen : &model->trainable;
+}
+
+static lk_param *find_param(const lki_param_list *list, const char *name)
+{
+    const uint64_t hash = lki_xxh3(name, strlen(name));
+    for (size_t i = 0; i < list->count; i++)
+        if (list->hashes[i] == hash && strcmp(list->params[i].name, name) == 0)
+            return &list->params[i];
     return NULL;
 }
 
-/* Appends a parameter to those of the model, or to its frozen ones. */
-static lk_status append_param(lk_model *model, bool frozen, const lk_param *param)
+static lk_status append_param(lki_param_list *list, const lk_param *param)
 {
     static const char what[] = "the model's parameters";
-    lk_param  **params = frozen ? &model->frozen : &model->params;
-    uint64_t  **names  = frozen ? &model->frozen_names : &model->names;
-    size_t     *count  = frozen ? &model->frozen_count : &model->param_count;
-    size_t     *room   = frozen ? &model->frozen_capacity : &model->param_capacity;
-    size_t     *more   = frozen ? &model->frozen_name_capacity : &model->name_capacity;
-    LK_TRY(lki_reserve((void **)params, room, *count, sizeof **params, what));
-    LK_TRY(lki_reserve((void **)names, more, *count, sizeof **names, what));
-    (*names)[*count]    = lki_xxh3(param->name, strlen(param->name));
-    (*params)[(*count)++] = *param;
+    LK_TRY(lki_reserve((void **)&list->params, &list->capacity, list->count, sizeof *list->params,
+                       what));
+    LK_TRY(lki_reserve((void **)&list->hashes, &list->hash_capacity, list->count,
+                       sizeof *list->hashes, what));
+    list->hashes[list->count]   = lki_xxh3(param->name, strlen(param->name));
+    list->params[list->count++] = *param;
     return LK_OK;
 }
 
 static lk_status append_term(lk_plan *plan, const lk_param *param)
 {
     lki_block_entry *entry = plan->entry;
-    const lk_param  *first = entry->frozen ? plan->model->frozen : plan->model->params;
+    const lk_param  *first = params_of(plan->model, entry->frozen)->params;
     if (entry->block.param_count == LK_BLOCK_PARAMS_MAX)
         return lk_plan_fail(plan, "it has more than %d parameters; split it", LK_BLOCK_PARAMS_MAX);
     entry->params[entry->block.param_count] = (uint32_t)(param - first);
@@ -158,28 +156,28 @@ lk_status lk_plan_param(lk_plan *plan, const char *suffix, lk_shape shape, lk_in
         .shape = shape, .uses = 1, .no_decay = no_decay, .init = init, .scale = scale,
         .bf16 = true /* set to false when a block that cannot read bf16 is appended */
     };
-    const bool frozen   = plan->entry->frozen;
-    size_t    *elements = frozen ? &model->frozen_elements : &model->param_elements;
-    uint64_t   count;
+    lki_param_list *list = params_of(model, plan->entry->frozen);
+    uint64_t        count;
 
     LK_TRY(full_name(plan, suffix, param.name));
-    if (find_param(model, false, param.name) != NULL || find_param(model, true, param.name) != NULL)
+    if (find_param(&model->trainable, param.name) != NULL ||
+        find_param(&model->frozen, param.name) != NULL)
         return lk_plan_fail(plan, "there is a parameter %s already; give the block another name",
                             param.name);
     if (!lki_shape_elements(shape, &count))
         return lk_plan_fail(plan, "parameter %s has the shape %s: no elements, or more than %llu; "
                             "change its width", param.name, lki_shape_describe(shape).text,
                             (unsigned long long)LKI_ELEMENTS_MAX);
-    if (__builtin_add_overflow(*elements, (size_t)count, elements))
+    if (__builtin_add_overflow(list->elements, (size_t)count, &list->elements))
         return lk_plan_fail(plan,
                             "the parameters are more than any machine holds; change the width");
-    LK_TRY(append_param(model, frozen, &param));
-    return append_term(plan, find_param(model, frozen, param.name));
+    LK_TRY(append_param(list, &param));
+    return append_term(plan, &list->params[list->count - 1]);
 }
 
 lk_status lk_plan_param_shared(lk_plan *plan, const char *name, lk_shape shape)
 {
-    lk_param *param = find_param(plan->model, plan->entry->frozen, name);
+    lk_param *param = find_param(params_of(plan->model, plan->entry->frozen), name);
     if (param == NULL)
         return lk_plan_fail(plan, "it shares %s, which no earlier block has", name);
     if (!same_shape(param->shape, shape))
@@ -257,10 +255,10 @@ void lk_model_free(lk_model *model)
         lki_free(model->blocks[i].constants);
     }
     lki_free(model->blocks);
-    lki_free(model->params);
-    lki_free(model->names);
-    lki_free(model->frozen);
-    lki_free(model->frozen_names);
+    lki_free(model->trainable.params);
+    lki_free(model->trainable.hashes);
+    lki_free(model->frozen.params);
+    lki_free(model->frozen.hashes);
     lki_free(model->states);
     lki_free(model->terms);
     lki_free(model);
@@ -367,7 +365,7 @@ static bool takes_bf16(const lk_block_type *type, uint32_t param)
 
 static void append_entry(lk_model *model, const lki_block_entry *entry)
 {
-    lk_param *params = entry->frozen ? model->frozen : model->params;
+    lk_param *params = params_of(model, entry->frozen)->params;
     uint32_t  count  = lki_grad_count(entry);
     if (count > 0) {
         memmove(model->terms + count, model->terms, model->term_count * sizeof *model->terms);
@@ -388,9 +386,9 @@ lk_status lk_model_add(lk_value *out, lk_model *model, const lk_block_type *type
                        uint32_t input_count)
 {
     lki_block_entry entry       = { 0 };
-    size_t          param_count = model->param_count, state_count = model->state_count;
-    size_t          elements    = model->param_elements, bytes = model->constant_bytes;
-    size_t          frozen_count = model->frozen_count, frozen_elements = model->frozen_elements;
+    lki_param_list *list        = params_of(model, model->freezing);
+    size_t          param_count = list->count, state_count = model->state_count;
+    size_t          elements    = list->elements, bytes = model->constant_bytes;
 
     lk_status st = entry_init(&entry, model, type, name, options, options_bytes);
     if (st == LK_OK)
@@ -406,13 +404,11 @@ lk_status lk_model_add(lk_value *out, lk_model *model, const lk_block_type *type
     }
     /* remove the block's declarations, and its uses of earlier blocks' parameters */
     for (uint32_t i = 0; i < entry.block.param_count; i++)
-        (entry.frozen ? model->frozen : model->params)[entry.params[i]].uses--;
-    model->param_count     = param_count;
-    model->state_count     = state_count;
-    model->param_elements  = elements;
-    model->constant_bytes  = bytes;
-    model->frozen_count    = frozen_count;
-    model->frozen_elements = frozen_elements;
+        list->params[entry.params[i]].uses--;
+    list->count           = param_count;
+    list->elements        = elements;
+    model->state_count    = state_count;
+    model->constant_bytes = bytes;
     lki_free(entry.options);
     lki_free(entry.constants);
     return st;
@@ -427,14 +423,14 @@ const char *lk_model_name(const lk_model *model)
 
 const lk_param *lk_model_params(const lk_model *model, uint32_t *count)
 {
-    *count = (uint32_t)model->param_count;
-    return model->params;
+    *count = (uint32_t)model->trainable.count;
+    return model->trainable.params;
 }
 
 const lk_param *lk_model_frozen(const lk_model *model, uint32_t *count)
 {
-    *count = (uint32_t)model->frozen_count;
-    return model->frozen;
+    *count = (uint32_t)model->frozen.count;
+    return model->frozen.params;
 }
 
 const lk_state *lk_model_states(const lk_model *model, uint32_t *count)
@@ -463,7 +459,7 @@ uint32_t lk_model_loss_rows(const lk_model *model)
 
 size_t lk_model_param_elements(const lk_model *model)
 {
-    return model->param_elements;
+    return model->trainable.elements;
 }
 
 bool lk_model_lock_step(const lk_model *model)

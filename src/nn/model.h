@@ -28,22 +28,24 @@ typedef struct {
     uint32_t             states[LK_BLOCK_PARAMS_MAX];
 } lki_block_entry;
 
+/* Parameters, all of which have gradients, or none. */
+typedef struct {
+    lk_param *params;
+    uint64_t *hashes; /* [count]: of each name, to find a parameter without comparing all names */
+    size_t    count, capacity, hash_capacity, elements;
+} lki_param_list;
+
 struct lk_model {
     char             name[LK_NAME_MAX];
     lk_shape         input;
     bool             tokens;
     lki_block_entry *blocks;
-    lk_param        *params;
-    /* [param_count]: hash of each name, to find a parameter without comparing all names */
-    uint64_t        *names;
+    lki_param_list   trainable, frozen;
     lk_state        *states;
     lk_grad_term    *terms; /* in backward's order: terms of the last block first */
-    size_t           block_count, param_count, state_count, term_count;
-    size_t           block_capacity, param_capacity, name_capacity, state_capacity, term_capacity;
-    size_t           param_elements, constant_bytes;
-    lk_param        *frozen; /* parameters without gradients, and the hashes of their names */
-    uint64_t        *frozen_names;
-    size_t           frozen_count, frozen_capacity, frozen_name_capacity, frozen_elements;
+    size_t           block_count, state_count, term_count;
+    size_t           block_capacity, state_capacity, term_capacity;
+    size_t           constant_bytes;
     bool             freezing; /* the parameters of the next block are frozen */
     /* the segment of the next block; the number of segments */
     uint32_t         segment, segment_count;
@@ -55,6 +57,14 @@ struct lk_model {
  * to the first of these blocks.  This is the case if `last` is the last block of a checkpointed
  * segment that is not the model's last segment.  Defined in reads.c. */
 bool lki_model_again(const lk_model *model, uint32_t last, uint32_t *first);
+
+/* Returns parameter `i` of the block. */
+static inline const lk_param *lki_block_param(const lk_model *model, const lki_block_entry *entry,
+                                              uint32_t i)
+{
+    const lki_param_list *list = entry->frozen ? &model->frozen : &model->trainable;
+    return &list->params[entry->params[i]];
+}
 
 /* Returns the number of the block's parameters that have gradients: all, or none. */
 static inline uint32_t lki_grad_count(const lki_block_entry *entry)

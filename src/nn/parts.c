@@ -52,7 +52,7 @@ static sums list_sums(const lk_engine *engine, const lki_block_entry *entry,
                                             : NULL;
     sums          s     = { .count = 0 };
     for (uint32_t i = 0; grads != NULL && i < lki_grad_count(entry); i++)
-        list_one(&s, grads[i], lk_shape_count(engine->model->params[entry->params[i]].shape));
+        list_one(&s, grads[i], lk_shape_count(lki_block_param(engine->model, entry, i)->shape));
     s.gradients = s.count;
     for (uint32_t i = 0; call->state_sums != NULL && i < entry->block.state_count; i++)
         list_one(&s, call->state_sums[i], engine->model->states[entry->states[i]].count);

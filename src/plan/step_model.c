@@ -55,7 +55,7 @@ lki_work lki_block_work(const lk_model *model, const lki_place *places, uint32_t
     work.amount[LKI_WORK_VALUES] = samples * values;
     work.amount[LKI_WORK_INNER]  = samples * inner_of(entry);
     for (uint32_t i = 0; i < entry->block.param_count; i++)
-        work.amount[LKI_WORK_PARAMETERS] += elements_of(model->params[entry->params[i]].shape);
+        work.amount[LKI_WORK_PARAMETERS] += elements_of(lki_block_param(model, entry, i)->shape);
     return work;
 }
 
@@ -136,7 +136,7 @@ static double gradient_elements(const lk_model *model)
 {
     double sum = 0;
     for (size_t t = 0; t < model->term_count; t++)
-        sum += elements_of(model->params[model->terms[t].param].shape);
+        sum += elements_of(model->trainable.params[model->terms[t].param].shape);
     return sum;
 }
 
@@ -165,9 +165,9 @@ static double parameter_bytes(const lk_train_config *c, const lk_model *model)
     const bool   narrow    = lki_gather_dtype(c) == LK_BF16;
     const double width     = (double)lk_rounded_bytes(quantised ? LK_I8 : LK_F32, MANY) / MANY;
     double       bytes     = 0;
-    for (size_t p = 0; p < model->param_count; p++)
-        bytes += (narrow && model->params[p].bf16 ? sizeof(uint16_t) : width) *
-                 elements_of(model->params[p].shape);
+    for (size_t p = 0; p < model->trainable.count; p++)
+        bytes += (narrow && model->trainable.params[p].bf16 ? sizeof(uint16_t) : width) *
+                 elements_of(model->trainable.params[p].shape);
     return bytes;
 }
 
