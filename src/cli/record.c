@@ -125,7 +125,12 @@ bool lki_record_write(const train_options *o)
         snprintf(path, sizeof path, "%s/" LKI_RECORD_NAME, folder) >= PATH ||
         getcwd(here, sizeof here) == NULL)
         return true;
-    (void)mkdir(folder, 0777);
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
+        fprintf(stderr, "lockstep %s: cannot create the checkpoint directory '%s': %s; give "
+                        "another --checkpoint directory\n", o->command->name, folder,
+                strerror(errno));
+        return false;
+    }
     if (!lock(folder)) {
         fprintf(stderr, "lockstep %s: another run is using '%s': it is just starting; wait for its "
                         "end, stop it, or give another --checkpoint directory\n", o->command->name,
@@ -258,6 +263,13 @@ static void add_more(arguments *a, char *const *more, const char *here)
     }
 }
 
+/* Returns true if a directory is the checkpoint of one step. */
+static bool is_checkpoint(const char *run)
+{
+    char path[PATH];
+    return snprintf(path, sizeof path, "%s/manifest.json", run) < PATH && access(path, F_OK) == 0;
+}
+
 static json_t *load(const char *command, const char *run)
 {
     char         path[PATH];
@@ -271,6 +283,9 @@ static json_t *load(const char *command, const char *run)
     if (access(run, F_OK) != 0)
         fprintf(stderr, "lockstep %s: there is no directory '%s'; give the --checkpoint directory "
                         "of a run\n", command, run);
+    else if (is_checkpoint(run))
+        fprintf(stderr, "lockstep %s: '%s' is a checkpoint of a run; give the directory above it, "
+                        "which has the options of the run\n", command, run);
     else if (!lki_record_exists(run))
         fprintf(stderr, "lockstep %s: '%s' has no " LKI_RECORD_NAME ", in which a run keeps its "
                         "options; is it the --checkpoint directory?  Else give them as before: "

@@ -11,7 +11,7 @@
  * Locks the directory until this process ends, so that another run cannot replace the file before
  * the workers of this run have locked the checkpoints.  Does nothing without a directory.  Prints a
  * note if the file cannot be written.  Prints an error and returns false if another run has the
- * lock. */
+ * lock, or if there can be no such directory. */
 bool lki_record_write(const train_options *options);
 
 /* Returns true if `run` is a directory with the command of a run. */

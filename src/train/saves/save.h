@@ -39,7 +39,8 @@ void lki_saves_close(lki_session *session);
 /* Fails if the directory already has checkpoints, unless the run is resumed. */
 LK_NODISCARD lk_status lki_checkpoint_check(const lk_train_config *config);
 
-/* Locks the directory on rank 0, and repeats lki_checkpoint_check() while it is locked. */
+/* Creates the directory on rank 0 if it is not there, locks it, and repeats lki_checkpoint_check()
+ * while it is locked.  Fails with LK_EIO if the directory cannot be written. */
 LK_NODISCARD lk_status lki_own_directory(lki_session *session);
 
 /* Fails with LK_EINVAL if options contradict the checkpoint to resume from.  The message names the

@@ -60,21 +60,21 @@ lk_status lki_checkpoint_check(const lk_train_config *config)
                        "there is no checkpoint in '%s' to resume from: the run has not reached its "
                        "first one; start it again by its first command and `resume`=auto",
                        config->checkpoint.folder);
-    LK_TRY(make_directory(config->checkpoint.folder));
-    if (access(config->checkpoint.folder, W_OK | X_OK) != 0)
-        return lk_fail(LK_EIO, "cannot write to the checkpoint directory '%s': %s; give another "
-                               "`checkpoint.folder`", config->checkpoint.folder, strerror(errno));
     return LK_OK;
 }
 
-/* Locks the directory, then checks again, since the previous run may have saved since the first
- * check.  All ranks have passed their own check by now, which would report the directory as in
- * use. */
+/* Creates the directory, locks it, and checks again, since the previous run may have saved since
+ * the first check.  All ranks have passed their own check by now, which would report the directory
+ * as in use. */
 lk_status lki_own_directory(lki_session *s)
 {
     const lk_train_config *c = s->config;
     if (s->rank != 0 || c->checkpoint.folder == NULL || s->replays)
         return LK_OK;
+    LK_TRY(make_directory(c->checkpoint.folder));
+    if (access(c->checkpoint.folder, W_OK | X_OK) != 0)
+        return lk_fail(LK_EIO, "cannot write to the checkpoint directory '%s': %s; give another "
+                               "`checkpoint.folder`", c->checkpoint.folder, strerror(errno));
     LK_TRY(lki_lock_take(&s->saves->lock, c->checkpoint.folder, s->journal));
     LK_TRY(lki_checkpoint_check(c));
     return lki_tokenizer_keep(c);
