@@ -29,13 +29,12 @@ typedef struct {
     const lki_command *command;
     void              *target;
     const char        *config; /* path of the config file */
-    lki_config_file   *file;   /* in `target`, once the file has been read */
     origin             origins[LKI_OPTIONS_MAX];
     bool               help; /* --help was given, so errors are ignored */
     const char        *topic, *first; /* TOPIC of --help=TOPIC; first positional argument */
     lki_message        error;
     bool               of_name;     /* `error` is about the name of an option or of a model */
-    const lki_option  *without_value; /* an option that was given without its value */
+    const lki_option  *without_value; /* an option whose value is missing or wrong */
     bool               swallowed;   /* an unknown option may have taken a positional argument */
     lki_message        wrong[WRONG_MAX]; /* all errors, those about names first */
     size_t             wrong_count, name_count;
@@ -240,7 +239,6 @@ static bool apply_config(state *s, const lki_option *option, const char *path)
     }
     file->text = config.text;
     file->path = path;
-    s->file    = file;
     s->config  = path;
     for (size_t i = 0; i < config.count; i++)
         if (!apply_item(s, path, &config.items[i]))
@@ -357,21 +355,49 @@ static const lki_option *next_positional(const lki_command *command, size_t inde
     return NULL;
 }
 
-/* Refuses an argument that is no option, such as the 3 of `--restart 3`.  `before`: the argument
- * before it. */
-static void refuse_plain(state *s, const char *before, const char *text)
+/* Returns how many arguments from argv[i] on are the paths of files or folders. */
+static int count_paths(int argc, char **argv, int i)
 {
+    int count = 0;
+    while (i + count < argc && argv[i + count][0] != '-' && access(argv[i + count], F_OK) == 0)
+        count++;
+    return count;
+}
+
+/* Refuses paths of several data files, to which the shell expands a pattern.  Names the folder of
+ * the first one. */
+static void refuse_files(state *s, const lki_option *data, const char *first)
+{
+    s->without_value = data;
+    const char *end    = strrchr(first, '/');
+    int         length = end != NULL ? (int)(end - first) : 1;
+    (void)lki_refuse(&s->error, "several files are given, as by a pattern that the shell expands, "
+                                "and --data takes one file or one folder: give the folder, such as "
+                                "--data %.*s, or join the files, as in cat FILE FILE >all.txt",
+                     length < 200 ? length : 200, end != NULL ? first : ".");
+}
+
+/* Refuses argv[*i], which is no option, such as the 3 of `--restart 3`.  If it is one of several
+ * paths, advances *i to the last one. */
+static void refuse_plain(state *s, int argc, char **argv, int *i)
+{
+    const char       *before = argv[*i - 1], *text = argv[*i];
     const char       *name   = strncmp(before, "--", 2) == 0 ? before + 2 : "";
     const lki_option *option = lki_option_find(s->command, name, strlen(name));
-    const bool is_data = lki_option_find(s->command, "data", 4) != NULL && access(text, F_OK) == 0;
-    if (option != NULL && option->value_optional)
+    const lki_option *data   = lki_option_find(s->command, "data", 4);
+    const int         paths  = data != NULL ? count_paths(argc, argv, *i) : 0;
+    if (option != NULL && option->value_optional) {
         (void)lki_refuse(&s->error, "unexpected argument %.120s; did you mean %s=%.120s?", text,
                          before, text);
-    else if (is_data)
+    } else if (paths > 1 || (paths == 1 && origin_of(s, data)->text != NULL)) {
+        refuse_files(s, data, text);
+        *i += paths - 1;
+    } else if (paths == 1) {
         (void)lki_refuse(&s->error, "unexpected argument %.120s; did you mean --data %.120s?", text,
                          text);
-    else
+    } else {
         (void)lki_refuse(&s->error, "unexpected argument %.120s", text);
+    }
 }
 
 /* Adds the error of an argument.  The second pass finds the same errors as the first. */
@@ -407,7 +433,7 @@ static bool walk(state *s, pass which, int argc, char **argv)
         const lki_option *option = next_positional(s->command, positionals++);
         s->first                 = s->first != NULL ? s->first : argv[i];
         if (option == NULL) {
-            refuse_plain(s, argv[i - 1], argv[i]);
+            refuse_plain(s, argc, argv, &i);
             refused(s, which);
             continue;
         }
@@ -536,11 +562,11 @@ __attribute__((noinline)) static void check_further(state *s)
 /* Stores the sources of all options, for later messages and for lki_settings_of(). */
 static void keep_origins(const state *s)
 {
-    for (size_t i = 0; s->file != NULL && i < LKI_OPTIONS_MAX; i++)
-        s->file->lines[i] = s->origins[i].line;
     lki_config_file *file = file_of(s);
-    for (size_t i = 0; file != NULL && i < LKI_OPTIONS_MAX; i++)
+    for (size_t i = 0; file != NULL && i < LKI_OPTIONS_MAX; i++) {
+        file->lines[i] = s->origins[i].line;
         file->given[i] = s->origins[i].text;
+    }
 }
 
 /* Prints all errors, one per line. */
