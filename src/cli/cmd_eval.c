@@ -33,8 +33,9 @@ static const lki_option table[] = {
                "ema, if there is one", "use the model's weights, or their moving average"),
     LKI_U32("heads", "N", AT(heads), 1, 1024, "as in the checkpoint",
             "number of attention heads of a gpt in a .safetensors file, which does not store it"),
-    LKI_U32("workers", "N", AT(workers), 1, 1024, "the cores",
-            "number of threads that evaluate samples, at most the virtual workers of the run"),
+    { .name = "workers", .type = LKI_OPTION_U32, .value = "N", .letter = 'n', .offset = AT(workers),
+      .low = 1, .high = 1024, .preset = "the cores",
+      .help = "number of threads that evaluate samples, at most the virtual workers of the run" },
     LKI_FLAG("json", offsetof(eval_options, json), "print one line of JSON"),
     LKI_OPTIONS_END,
 };

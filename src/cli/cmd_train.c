@@ -15,6 +15,14 @@
 
 /* ---- Readers of special values ----------------------------------------------------------- */
 
+bool lki_is_model(const char *name)
+{
+    for (uint32_t i = 0; lk_model_builtin(i) != NULL; i++)
+        if (strcmp(name, lk_model_builtin(i)) == 0)
+            return true;
+    return false;
+}
+
 /* Reads MODEL. */
 static bool read_model(const char *text, void *target, lki_message *error)
 {
@@ -23,10 +31,7 @@ static bool read_model(const char *text, void *target, lki_message *error)
     for (; count < 8 && lk_model_builtin((uint32_t)count) != NULL; count++)
         names[count] = lk_model_builtin((uint32_t)count);
     ((train_options *)target)->config.model = text;
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(text, names[i]) == 0)
-            return true;
-    if (strcmp(text, "bare") == 0) /* only the library and plan know it */
+    if (lki_is_model(text) || strcmp(text, "bare") == 0) /* only the library and plan know bare */
         return true;
     if (strncmp(text, "resnet", 6) == 0 && text[6] != '\0')
         return lki_refuse(error, "there is no such model; write resnet --depth 20, 32, 56, 18, 50");

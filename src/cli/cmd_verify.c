@@ -91,25 +91,41 @@ static int verify_run(int argc, char **argv)
     return result;
 }
 
-static bool is_model(const char *name)
-{
-    for (uint32_t i = 0; lk_model_builtin(i) != NULL; i++)
-        if (strcmp(name, lk_model_builtin(i)) == 0)
-            return true;
-    return false;
-}
-
 /* Returns true if the arguments have a model, or an option that has one or asks for the help. */
 static bool names_model(char **argv)
 {
     static const char *const options[] = { "--init", "--config", "--help" };
     bool                     found     = false;
     for (int i = 1; argv[i] != NULL && !found; i++) {
-        found = is_model(argv[i]) || strcmp(argv[i], "-h") == 0;
+        found = lki_is_model(argv[i]) || strcmp(argv[i], "-h") == 0;
         for (size_t k = 0; k < sizeof options / sizeof options[0]; k++)
             found = found || strncmp(argv[i], options[k], strlen(options[k])) == 0;
     }
     return found;
+}
+
+/* Returns true if the first line of a file is that of a log. */
+static bool is_log(const char *path)
+{
+    static const char head[] = "{\"step\":";
+    char              text[sizeof head] = "";
+    FILE             *file = fopen(path, "re");
+    size_t            got  = file != NULL ? fread(text, 1, sizeof head - 1, file) : 0;
+    if (file != NULL)
+        (void)fclose(file);
+    return got == sizeof head - 1 && strcmp(text, head) == 0;
+}
+
+/* Verifies a statement.  Refuses a log, which does not say what the run was. */
+static int verify_file(int argc, char **argv)
+{
+    if (!is_log(argv[1]))
+        return lki_verify_statement(argc, argv);
+    return lki_usage_error(&lki_command_verify,
+                           "%.200s is the log of a run: give the run's --checkpoint directory and "
+                           "a step, as in lockstep verify run1 --step 312, which reads the log, or "
+                           "a statement of lockstep attest; lockstep diff compares two logs",
+                           argv[1]);
 }
 
 /* `verify RUN` takes the options from the directory of the run; `verify FILE` verifies a
@@ -119,8 +135,8 @@ static int verify_main(int argc, char **argv)
     struct stat info;
     bool        there = argc > 1 && stat(argv[1], &info) == 0 && S_ISDIR(info.st_mode);
     if (argc > 1 && stat(argv[1], &info) == 0 && S_ISREG(info.st_mode))
-        return lki_verify_statement(argc, argv);
-    if (argc > 1 && argv[1][0] != '-' && !there && !is_model(argv[1]))
+        return verify_file(argc, argv);
+    if (argc > 1 && argv[1][0] != '-' && !there && !lki_is_model(argv[1]))
         return lki_usage_error(&lki_command_verify,
                                "%.120s is no directory of a run, no statement, and no "
                                "model; give its --checkpoint directory, or gpt, llama, resnet "

@@ -39,7 +39,9 @@ static const lki_option table[] = {
     LKI_STRING("checkpoint", "DIR", AT(checkpoint), "that of the run",
                "directory with the checkpoints, or some of them"),
     LKI_STRING("data", "SOURCE", AT(data), "that of the run", "the data, as for train"),
-    LKI_STRING("workers", "N", AT(workers), "as for train", "worker processes of the replays"),
+    { .name = "workers", .type = LKI_OPTION_STRING, .value = "N", .letter = 'n',
+      .offset = AT(workers), .preset = "as for train",
+      .help = "worker processes of the replays" },
     LKI_STRING("threads", "T", AT(threads), "as for train", "threads per worker"),
     LKI_OPTIONS_END,
 };

@@ -50,6 +50,9 @@ struct train_options {
 /* Rows for a struct whose first member is a train_options.  The first row is MODEL. */
 extern const lki_option lki_train_table[];
 
+/* Returns true if a built-in model has this name. */
+bool lki_is_model(const char *name);
+
 /* Names the command for which `train` reads options and reports errors: resume or verify, in a
  * variable of the environment, which workers inherit. */
 #define LKI_TRAIN_FOR "LOCKSTEP_TRAIN_FOR"

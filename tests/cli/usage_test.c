@@ -56,6 +56,12 @@ static const struct {
     { "train mlp gpt", "unexpected argument gpt" },
     { "train gpt /dev/null", "unexpected argument /dev/null; did you mean --data /dev/null?" },
     { "train /dev/null", "if it is the data, write gpt --data /dev/null" },
+    { "train gpt --data out err out --lr x",
+      "lockstep train: several files are given, as by a pattern that the shell expands, and --data "
+      "takes one file or one folder: give the folder, such as --data ., or join the files, as in "
+      "cat FILE FILE >all.txt\nlockstep train: --lr x: must be a number above 0\n(" },
+    { "train gpt out err",
+      "or join the files, as in cat FILE FILE >all.txt\n(lockstep train --help" },
     { "train mlp --restart 3", "unexpected argument 3; did you mean --restart=3?" },
     { "train mlp --global-batch 8 --lr 1", "--data is missing: what to train on: a file" },
     { "train mlp --data", "--data needs a value: --data SOURCE, what to train on: a file" },
@@ -299,6 +305,13 @@ static const struct {
     { "run -n 1 --nnodes 2 --insecure --rendezvous tcp://h ./program", "is no rendezvous" },
     { "run", "-n N is missing: number of copies of the program to start" },
     { "verify nothing --step 1", "nothing is no directory of a run, no statement, and no model" },
+    { "verify a.jsonl --step 1 2>/dev/null; echo '{\"step\": 0}' >a.jsonl; " LK_TEST_COMMAND
+      " verify a.jsonl --step 1",
+      "a.jsonl is the log of a run: give the run's --checkpoint directory and a step" },
+    { "resume b 2>/dev/null; mkdir b; touch b/manifest.json; " LK_TEST_COMMAND " resume b",
+      "'b' is a checkpoint of a run; give the directory above it" },
+    { GOOD "--steps 1 --virtual-workers 2 --workers 3 --checkpoint refused; "
+           "test -e refused || exit 2", "--workers 3 are more than the 2 virtual workers" },
     { "run -n 1 cli/train.py 2>/dev/null; echo >a.py; " LK_TEST_COMMAND " run -np 1 a.py",
       "write python before it, as in -- python a.py" },
     { "run ./program", "-n N is missing: number of copies of the program to start" },
