@@ -7,11 +7,77 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/record.h"
 #include "cli/train.h"
 #include "cli/values.h"
 #include "cli/words.h"
+#include "lockstep/checkpoint.h"
+
+/* ---- Where the process runs ---------------------------------------------------------------- */
+
+/* Returns true if this process has been started by a launcher or MPI, or runs on a host other than
+ * that of rank 0.  It may then write no files. */
+static bool writes_elsewhere(const train_options *o)
+{
+    bool launched = false;
+    return (o->nodes.count > 1 && o->nodes.number != 0) || o->mpi == LK_MPI_ON ||
+           lk_launched(&launched) != LK_OK || launched;
+}
 
 /* ---- The model of a folder ----------------------------------------------------------------- */
+
+/* Returns true if a path that is not there may be the name of a model on the Hugging Face hub, such
+ * as gpt2 or HuggingFaceTB/SmolLM2-135M. */
+static bool is_hub_name(const char *path)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                  "._-/";
+    const char       *slash = strchr(path, '/'), *end = strrchr(path, '.');
+    return path[0] != '.' && path[0] != '/' && path[strspn(path, letters)] == '\0' &&
+           (slash == NULL || (slash[1] != '\0' && strchr(slash + 1, '/') == NULL)) &&
+           (end == NULL || strcmp(end, ".safetensors") != 0);
+}
+
+static bool refuse_missing(const char *init, lki_message *error)
+{
+    const int why = errno;
+    if (why != ENOENT || !is_hub_name(init))
+        return lki_refuse(error, "--init %.300s: %s; correct the path", init, strerror(why));
+    return lki_refuse(error, "--init %.100s: %s; correct the path, or, if this is a name on the "
+                             "Hugging Face hub, download its folder first: hf download %.100s "
+                             "--local-dir %.100s", init, strerror(why), init, init);
+}
+
+/* Returns true unless a directory is that of a run or a checkpoint, for which --init has no use. */
+static bool is_no_run(const char *init, lki_message *error)
+{
+    char path[4096];
+    bool exists = false, one = false;
+    if (snprintf(path, sizeof path, "%s/manifest.json", init) < (int)sizeof path)
+        one = access(path, F_OK) == 0;
+    if (!lki_record_exists(init) && lk_checkpoint_exists(init, &exists) != LK_OK)
+        return true;
+    if (!one && !exists && !lki_record_exists(init))
+        return true;
+    return lki_refuse(error, "--init %.100s: is %s; to continue the run, use lockstep resume %.100s; "
+                             "to start another run with its weights, give their file%s "
+                             "(model.safetensors), or the folder that lockstep export writes",
+                      init, one ? "a checkpoint of a run" : "the directory of a run",
+                      one ? "and the directory above it" : init,
+                      one ? "" : " in one of its checkpoints");
+}
+
+/* Returns true if the weights of --init can be those of a new run, as far as the path shows. */
+static bool is_initial(const train_options *o, lki_message *error)
+{
+    const char *init = o->config.init;
+    struct stat info;
+    if (init == NULL || o->config.checkpoint.resume)
+        return true;
+    if (stat(init, &info) != 0) /* rank 0 alone reads a file */
+        return !is_hub_name(init) || writes_elsewhere(o) || refuse_missing(init, error);
+    return !S_ISDIR(info.st_mode) || is_no_run(init, error);
+}
 
 /* Returns true if the options name a model, or do not have --init in its place, or its folder has
  * one.  Otherwise writes the reason why the model of --init is not known. */
@@ -20,10 +86,12 @@ static bool has_model(const train_options *options, lki_message *error)
     const char *init = options->config.init, *model = NULL;
     struct stat info;
     char        words[LKI_WORDS_BYTES];
+    if (!is_initial(options, error))
+        return false;
     if (options->config.model != NULL || init == NULL)
         return true;
     if (stat(init, &info) != 0)
-        return lki_refuse(error, "--init %.300s: %s; correct the path", init, strerror(errno));
+        return refuse_missing(init, error);
     if (!S_ISDIR(info.st_mode))
         return lki_refuse(error, "MODEL is missing: the file of --init has weights only; name "
                                  "their model, gpt, llama, resnet or mlp");
@@ -92,15 +160,6 @@ typedef struct {
     const char *name, *path;
     bool        folder;
 } output;
-
-/* Returns true if this process has been started by a launcher or MPI, or runs on a host other than
- * that of rank 0.  It may then write no files. */
-static bool writes_elsewhere(const train_options *o)
-{
-    bool launched = false;
-    return (o->nodes.count > 1 && o->nodes.number != 0) || o->mpi == LK_MPI_ON ||
-           lk_launched(&launched) != LK_OK || launched;
-}
 
 size_t lki_train_check_options(const lki_command *command, const void *target,
                                lki_message *errors, size_t most)

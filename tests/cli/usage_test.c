@@ -297,7 +297,14 @@ static const struct {
     { GOOD "--steps 1 -lr 3", "unknown option -lr; did you mean --lr?" },
     { "train --init nowhere --data nowhere.txt",
       "there is no such file or folder; correct the path\nlockstep train: --init nowhere: No such "
-      "file or directory; correct the path\n(" },
+      "file or directory; correct the path, or, if this is a name on the Hugging Face hub, download "
+      "its folder first: hf download nowhere --local-dir nowhere\n(" },
+    { "train gpt --init a/b --data err", "--init a/b: No such file or directory; correct the path, "
+                                         "or, if this is a name on the Hugging Face hub" },
+    { "train gpt --init b --data out; mkdir -p b; touch b/manifest.json; " LK_TEST_COMMAND
+      " train gpt --init b --data out",
+      "--init b: is a checkpoint of a run; to continue the run, use lockstep resume and the "
+      "directory above it; to start another run with its weights, give their file" },
     { "plan --init nowhere", "lockstep plan: --init nowhere: No such file or directory" },
     { "eval . --data nowhere.txt", "--data nowhere.txt: there is no such file or folder" },
     { "verify", "RUN or FILE is missing: give the --checkpoint directory of a run and a step" },
@@ -308,7 +315,7 @@ static const struct {
     { "verify a.jsonl --step 1 2>/dev/null; echo '{\"step\": 0}' >a.jsonl; " LK_TEST_COMMAND
       " verify a.jsonl --step 1",
       "a.jsonl is the log of a run: give the run's --checkpoint directory and a step" },
-    { "resume b 2>/dev/null; mkdir b; touch b/manifest.json; " LK_TEST_COMMAND " resume b",
+    { "resume b 2>/dev/null; mkdir -p b; touch b/manifest.json; " LK_TEST_COMMAND " resume b",
       "'b' is a checkpoint of a run; give the directory above it" },
     { GOOD "--steps 1 --virtual-workers 2 --workers 3 --checkpoint refused; "
            "test -e refused || exit 2", "--workers 3 are more than the 2 virtual workers" },
