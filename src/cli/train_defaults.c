@@ -227,4 +227,8 @@ void lki_train_print_choices(const train_options *o)
     else if (o->chosen_count > 0 && o->config.checkpoint.every == 0)
         fprintf(stderr, "note: the checkpoint is written at the end; --checkpoint-every N writes "
                         "more, so that a run that is killed can go on\n");
+    else if (o->config.checkpoint.folder != NULL && o->config.checkpoint.every > 0)
+        fprintf(stderr, "checkpoints: every %llu steps; if the run is killed, lockstep resume %s "
+                        "continues it\n", (unsigned long long)o->config.checkpoint.every,
+                o->config.checkpoint.folder);
 }

@@ -324,15 +324,13 @@ static int refuse(const train_options *options, const char *why)
     return lki_usage_error_of(options->command, &options->file, "%s", why);
 }
 
-static int keep_workers(const train_options *options, char **argv, lk_launch_options how)
-{
-    const char *here = options->config.files_elsewhere ? NULL : options->config.checkpoint.folder;
-    return lki_keep_workers(options->command->name, argv, how, here, options->restart);
-}
-
+/* Starts the workers, again and again with --restart. */
 static int start_workers(const train_options *options, char **argv, lk_launch_options how)
 {
-    return lki_start_workers(options->command->name, argv, how);
+    const char *here = options->config.files_elsewhere ? NULL : options->config.checkpoint.folder;
+    const char *name = options->command->name;
+    return options->restart == 0 ? lki_start_workers(name, argv, how, here)
+                                 : lki_keep_workers(name, argv, how, here, options->restart);
 }
 
 /* Prints a reason as a usage error, with the option that implied --on-failure continue. */
@@ -393,8 +391,7 @@ static int run_all(train_options *options, char **argv, lk_launch_options how)
         fprintf(stderr, "lockstep %s: out of memory\n", options->command->name);
     else
         exit = options->worker_mode == LKI_MODE_THREADS ? run_threads(options)
-               : options->restart == 0                  ? start_workers(options, line, how)
-                                                        : keep_workers(options, line, how);
+                                                        : start_workers(options, line, how);
     free(line);
     return merge_trace(options, 0, options->config.workers, exit);
 }

@@ -129,19 +129,41 @@ static bool launch(const char *command, char **argv, lk_launch_options how, bool
     return started;
 }
 
-static int say_end(const char *command, const lk_launch_result *result)
+/* Returns the step of the newest checkpoint; -1 if there is none. */
+static int64_t newest_step(const char *dir)
+{
+    lk_checkpoint *newest;
+    if (lk_checkpoint_open_manifest(&newest, dir, NULL, 0) != LK_OK)
+        return -1;
+    int64_t step = (int64_t)lk_checkpoint_describe(newest)->step;
+    lk_checkpoint_free(newest);
+    return step;
+}
+
+/* Prints the failure of a job.  If workers were lost or ended by a signal, and the directory
+ * `checkpoint` (or NULL) has a checkpoint, also says how to continue. */
+static int say_end(const char *command, const lk_launch_result *result, const char *checkpoint)
 {
     /* Workers that reject the user's options have printed the reason. */
-    bool said = result->exit_code == LKI_EXIT_STOPPED || result->exit_code == LKI_EXIT_USAGE;
-    if (result->failed && !said)
-        lki_print_message(command, result->cause);
+    bool    said  = result->exit_code == LKI_EXIT_STOPPED || result->exit_code == LKI_EXIT_USAGE;
+    bool    ended = result->lost || result->exit_code > 128;
+    int64_t step  = ended && checkpoint != NULL ? newest_step(checkpoint) : -1;
+    char    text[sizeof result->cause + 4096];
+    if (!result->failed || said)
+        return result->exit_code;
+    (void)snprintf(text, sizeof text, "%s", result->cause);
+    if (step >= 0)
+        (void)snprintf(text, sizeof text, "%s; `checkpoint.resume` %s continues after step %lld",
+                       result->cause, checkpoint, (long long)step);
+    lki_print_message(command, text);
     return result->exit_code;
 }
 
-int lki_start_workers(const char *command, char **argv, lk_launch_options how)
+int lki_start_workers(const char *command, char **argv, lk_launch_options how,
+                      const char *checkpoint)
 {
     lk_launch_result result;
-    return launch(command, argv, how, false, &result) ? say_end(command, &result)
+    return launch(command, argv, how, false, &result) ? say_end(command, &result, checkpoint)
                                                       : result.exit_code;
 }
 
@@ -152,17 +174,6 @@ static const char again[] = "LOCKSTEP_STARTED_AGAIN";
 bool lki_started_again(void)
 {
     return getenv(again) != NULL;
-}
-
-/* Returns the step of the newest checkpoint; -1 if there is none. */
-static int64_t newest_step(const char *dir)
-{
-    lk_checkpoint *newest;
-    if (lk_checkpoint_open_manifest(&newest, dir, NULL, 0) != LK_OK)
-        return -1;
-    int64_t step = (int64_t)lk_checkpoint_describe(newest)->step;
-    lk_checkpoint_free(newest);
-    return step;
 }
 
 /* Prints that all workers are started again.  With `elsewhere`, the checkpoints may be on node 0's
@@ -226,7 +237,7 @@ int lki_keep_workers(const char *command, char **argv, lk_launch_options how,
         times          = newest > last || checkpoint == NULL ? 1 : times + 1;
         last           = newest;
         if (!result.lost || times > most)
-            return say_end(command, &result);
+            return say_end(command, &result, checkpoint);
         say_again(command, result.cause, newest, checkpoint == NULL, times, most);
         how.chaos.seed++; /* a restart must not repeat the same faults */
         (void)setenv(again, "1", 1);

@@ -8,8 +8,10 @@
 
 /* Starts copies of this program as `how` specifies, with argv (argv[0] is the name of the command
  * that a worker runs).  Watches them until they end, and prints the first failure, as one of
- * `command`.  Returns the exit status. */
-int lki_start_workers(const char *command, char **argv, lk_launch_options how);
+ * `command`.  If workers were lost, and the directory `checkpoint` (or NULL) has a checkpoint, also
+ * prints how to continue.  Returns the exit status. */
+int lki_start_workers(const char *command, char **argv, lk_launch_options how,
+                      const char *checkpoint);
 
 /* Starts workers like lki_start_workers().  If workers were lost (lk_launch_result.lost), starts
  * all of them again, at most `most` times in a row without a newer checkpoint in `checkpoint`.  A

@@ -90,6 +90,8 @@ static void a_lock_left_by_a_crash_is_free(void **state)
         job_await_step(&j, HIT_AT);
         job_hit(&j, launcher ? j.pid : j.worker[0], SIGKILL);
         (void)job_wait(&j);
+        assert_says(j.result.err, launcher ? "if the run is killed, lockstep resume ck continues it"
+                                           : "; lockstep resume ck continues after step ");
         (void)run_shell(&r, *state, "cat ck/.lock");
         assert_says(r.out, "pid "); /* otherwise the test has tested nothing */
         goes_on(*state, MLP, 3, STEPS, wanted);
