@@ -1,6 +1,7 @@
 /* cmd_attest.c -- `lockstep attest`: writes a statement about a run, and has it signed. */
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "cli/signature.h"
 #include "cli/words.h"
 #include "cli/workers.h"
+#include "lockstep/checkpoint.h"
 #include "lockstep/report.h"
 
 typedef struct {
@@ -87,6 +89,35 @@ static bool agrees(const char *run)
     return good;
 }
 
+/* Returns true if a run has a checkpoint.  Prints why it cannot be attested if not. */
+static bool has_checkpoint(const char *run)
+{
+    bool exists = false;
+    if (access(run, F_OK) != 0)
+        fprintf(stderr, "lockstep attest: cannot find '%s': %s; give the --checkpoint directory of "
+                        "a run that wrote a --log\n", run, strerror(errno));
+    else if (!lki_record_exists(run) || lk_checkpoint_exists(run, &exists) != LK_OK)
+        return true; /* lk_attest() reports it */
+    else if (!exists)
+        fprintf(stderr, "lockstep attest: the run in '%s' has no checkpoint yet, so there is "
+                        "nothing to attest: it still runs, or it ended before its first one; start "
+                        "it again by its first command and --resume=auto, and with a smaller "
+                        "--checkpoint-every\n", run);
+    return exists;
+}
+
+/* Returns true if a file can be made in its directory.  Prints why not. */
+static bool can_make(const char *file)
+{
+    char copy[4096];
+    (void)snprintf(copy, sizeof copy, "%s", file);
+    if (access(dirname(copy), W_OK | X_OK) == 0)
+        return true;
+    fprintf(stderr, "lockstep attest: cannot write '%s': %s; give another --out\n", file,
+            strerror(errno));
+    return false;
+}
+
 static int attest_main(int argc, char **argv)
 {
     attest_options options = { .run = NULL };
@@ -108,12 +139,7 @@ static int attest_main(int argc, char **argv)
                         "makes a pair of keys\n", options.key, strerror(errno));
         return LKI_EXIT_FAILURE;
     }
-    if (access(options.run, F_OK) != 0) {
-        fprintf(stderr, "lockstep attest: cannot find '%s': %s; give the --checkpoint directory of "
-                        "a run that wrote a --log\n", options.run, strerror(errno));
-        return LKI_EXIT_FAILURE;
-    }
-    if (!agrees(options.run))
+    if (!has_checkpoint(options.run) || !can_make(file) || !agrees(options.run))
         return LKI_EXIT_FAILURE;
     if (lk_attest(options.run, file) != LK_OK) {
         lki_print_error("attest");

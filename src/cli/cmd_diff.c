@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/difference.h"
@@ -124,6 +125,8 @@ static int diff_main(int argc, char **argv)
         return EXIT_TROUBLE;
     }
     lki_print_difference_totals(&totals);
+    if (equal && isatty(STDOUT_FILENO) == 1) /* a script reads the status, as that of cmp */
+        fprintf(stderr, "equal\n");
     return equal ? 0 : EXIT_DIFFERENT;
 }
 
@@ -138,7 +141,8 @@ const lki_command lki_command_diff = {
         "virtual worker is named where the files know it.  Times and other values that depend on\n"
         "the machine are not compared, and checkpoints may come from any numbers of workers and\n"
         "strategies.  The exit status is that of cmp: 0 if A and B are equal, 1 if they differ,\n"
-        "2 if they cannot be compared.",
+        "2 if they cannot be compared.  If they are equal, only a terminal gets a line, on\n"
+        "stderr.",
     .examples = "  lockstep diff run1 run2\n"
                 "  lockstep diff run1/step-00000100 run2\n"
                 "  lockstep diff monday.jsonl tuesday.jsonl\n"

@@ -59,8 +59,8 @@ static bool is_no_run(const char *init, lki_message *error)
         return true;
     if (!one && !exists && !lki_record_exists(init))
         return true;
-    return lki_refuse(error, "--init %.100s: is %s; to continue the run, use lockstep resume %.100s; "
-                             "to start another run with its weights, give their file%s "
+    return lki_refuse(error, "--init %.100s: is %s; to continue the run, use lockstep resume "
+                             "%.100s; to start another run with its weights, give their file%s "
                              "(model.safetensors), or the folder that lockstep export writes",
                       init, one ? "a checkpoint of a run" : "the directory of a run",
                       one ? "and the directory above it" : init,

@@ -54,6 +54,10 @@ static void options_that_contradict_the_run_are_refused(void **state)
          "0.01; restore");
     find("test -e other.json", "");
     find(LOCKSTEP "attest nowhere", "cannot find 'nowhere'");
+    find(LOCKSTEP "attest run --out nowhere/a.json",
+         "cannot write 'nowhere/a.json': No such file or directory; give another --out");
+    find("mkdir begun; cp run/command.json begun; " LOCKSTEP "attest begun",
+         "the run in 'begun' has no checkpoint yet, so there is nothing to attest");
 }
 
 static void a_changed_field_is_named(void **state)

@@ -315,7 +315,8 @@ static const struct {
     { "verify a.jsonl --step 1 2>/dev/null; echo '{\"step\": 0}' >a.jsonl; " LK_TEST_COMMAND
       " verify a.jsonl --step 1",
       "a.jsonl is the log of a run: give the run's --checkpoint directory and a step" },
-    { "resume b 2>/dev/null; mkdir -p b; touch b/manifest.json; " LK_TEST_COMMAND " resume b",
+    { "resume b 2>/dev/null; mkdir -p b; touch b/manifest.json; " LK_TEST_COMMAND
+      " resume b",
       "'b' is a checkpoint of a run; give the directory above it" },
     { GOOD "--steps 1 --virtual-workers 2 --workers 3 --checkpoint refused; "
            "test -e refused || exit 2", "--workers 3 are more than the 2 virtual workers" },
