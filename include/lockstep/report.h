@@ -65,6 +65,19 @@ LK_API LK_NODISCARD lk_status lk_diff(const char *a, const char *b, lk_differenc
  * if it has none, or if the path does not fit into `bytes`. */
 LK_API LK_NODISCARD lk_status lk_run_log(char *out, size_t bytes, const char *run);
 
+#define LK_NO_WORKER UINT32_MAX
+
+typedef struct lk_log_losses lk_log_losses;
+
+/* Reads the losses that a log has.  Returns LK_EIO or LK_EFORMAT if the log cannot be read. */
+LK_API LK_NODISCARD lk_status lk_log_losses_open(lk_log_losses **out, const char *log);
+LK_API void                   lk_log_losses_free(lk_log_losses *losses);
+
+/* Finds the loss of a virtual worker in a step, or with LK_NO_WORKER that of the whole batch.
+ * Returns false if the log does not have all its bits. */
+LK_API bool lk_log_loss(const lk_log_losses *losses, uint64_t step, uint32_t virtual_worker,
+                        double *loss);
+
 /* ---- Statements about runs ---------------------------------------------------------------- */
 
 /* Writes a statement about the run in the directory `run`, which has checkpoints and a log: its
@@ -82,8 +95,6 @@ typedef struct {
     const char *weights;  /* the weights hash */
     const char *manifest; /* SHA-256 of the file manifest.json */
 } lk_statement_checkpoint;
-
-#define LK_NO_WORKER UINT32_MAX
 
 /* A step whose loss is not the stated one; step 0: none. */
 typedef struct {

@@ -291,13 +291,17 @@ typedef struct {
     /* (optional) Called for each gradient with a value that is not finite, in the order of
      * backward. */
     void (*odd)(void *context, const lk_replay_odd *odd);
+    /* (optional) Called with the loss of each step that all virtual workers have computed. */
+    void (*after)(void *context, uint64_t step, double loss);
     void *context;
+    bool  whole; /* all virtual workers compute the step, too, after which `weights` are hashed */
 
     /* Results. */
     uint64_t from;         /* step of the checkpoint where the replay started */
     uint64_t samples, count; /* count: the divisor of the mean loss */
     double   loss;
     char     gradient[65]; /* hash of the gradient before summing, clipping and rounding */
+    char     weights[65];  /* of the model after the step; "" = not `whole`, or not finite */
 } lk_replay;
 
 /* Recomputes the turns of one virtual worker in one step, in this process and without other

@@ -11,6 +11,7 @@
 #include "cli/statement.h"
 #include "cli/train.h"
 #include "cli/values.h"
+#include "cli/verdict.h"
 #include "cli/words.h"
 #include "cli/workers.h"
 
@@ -19,6 +20,7 @@ typedef struct {
     uint64_t      step;
     uint32_t      virtual_worker;
     bool          odd;
+    lki_verdict   verdict;
 } verify_options;
 
 #define AT(field) offsetof(verify_options, field)
@@ -41,30 +43,56 @@ static void print_odd(void *context, const lk_replay_odd *odd)
            odd->param, odd->element, odd->count, (double)odd->value);
 }
 
+static void compare_step(void *context, uint64_t step, double loss)
+{
+    lki_verdict_step(&((verify_options *)context)->verdict, step, loss);
+}
+
+static void print_result(const verify_options *o, const lk_replay *r)
+{
+    char loss[LK_NUMBER_BYTES];
+    lk_number_text(loss, r->loss);
+    printf("step %llu, virtual worker %u, from step %llu on\n", (unsigned long long)o->step,
+           o->virtual_worker, (unsigned long long)r->from);
+    printf("samples %llu\nloss %s (a mean over %llu)\ngradient %s\n",
+           (unsigned long long)r->samples, loss, (unsigned long long)r->count, r->gradient);
+}
+
+/* Compares the replay with the run, unless nobody could repeat the run. */
+static bool print_verdict(const verify_options *o, const lk_replay *r)
+{
+    char label[128];
+    if (lk_train_label(&o->train.config, label, sizeof label) <= LK_LABEL_INVARIANT)
+        return lki_verdict_print(&o->verdict, r);
+    printf("not compared: the run is %s\n", label);
+    return true;
+}
+
 static int verify(verify_options *o)
 {
+    const lk_train_config *c = &o->train.config;
     if (o->train.kernels != NULL && strcmp(o->train.kernels, "onednn") == 0)
         return lki_usage_error_of(o->train.command, &o->train.file,
                                   "--kernels onednn is timed, so no step of it can be "
                                   "computed again");
     lk_replay replay = { .step = o->step, .virtual_worker = o->virtual_worker, .odd = print_odd,
-                         .context = o };
-    lk_status status = lk_train_replay(&o->train.config, &replay);
-    if (status == LK_EINVAL)
-        return lki_usage_error_of(o->train.command, &o->train.file, "%s",
-                                  lk_error_last()->message);
-    if (status != LK_OK) {
+                         .after = compare_step, .context = o };
+    lki_verdict_open(&o->verdict, c->checkpoint.folder, c->log, &replay);
+    lk_status status = lk_train_replay(c, &replay);
+    int       result = LKI_EXIT_FAILURE;
+    if (status == LK_EINVAL) {
+        result = lki_usage_error_of(o->train.command, &o->train.file, "%s",
+                                    lk_error_last()->message);
+    } else if (status != LK_OK) {
         lki_print_error("verify");
-        return LKI_EXIT_FAILURE;
+    } else {
+        print_result(o, &replay);
+        bool good = print_verdict(o, &replay);
+        result    = !isfinite(replay.loss) || o->odd ? LKI_EXIT_NONFINITE
+                    : good                           ? 0 : LKI_EXIT_FAILURE;
     }
-    char loss[LK_NUMBER_BYTES];
-    lk_number_text(loss, replay.loss);
-    printf("step %llu, virtual worker %u, from step %llu on\n", (unsigned long long)o->step,
-           o->virtual_worker, (unsigned long long)replay.from);
-    printf("samples %llu\nloss %s (a mean over %llu)\ngradient %s\n",
-           (unsigned long long)replay.samples, loss, (unsigned long long)replay.count,
-           replay.gradient);
-    return isfinite(replay.loss) && !o->odd ? 0 : LKI_EXIT_NONFINITE;
+    lki_verdict_close(&o->verdict);
+    return result;
 }
 
 static int verify_run(int argc, char **argv)
@@ -167,7 +195,9 @@ const lki_command lki_command_verify = {
         "beginning) to that step, and computes its virtual worker K again, alone and in this\n"
         "process.  Prints the number of its samples, its loss and the hash of its gradient, which\n"
         "are the same on every machine, and each block with a gradient that is not finite, from\n"
-        "the last block to the first (the status is then 3).  RUN is the --checkpoint directory\n"
+        "the last block to the first (the status is then 3).  Compares the losses with the log of\n"
+        "the run, and the weights with the checkpoint of step S, if they are there; the last line\n"
+        "is `equal`, or `not equal` with the status 1.  RUN is the --checkpoint directory\n"
         "of the run, which has its options.  Otherwise give MODEL and the options of the run;\n"
         "options that cannot change the result are ignored.  Nothing is written, and the run may\n"
         "still be active.\n"

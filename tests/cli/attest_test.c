@@ -1,4 +1,4 @@
-/* attest_test.c -- statements of `lockstep attest`, and what `lockstep verify FILE` finds.
+/* attest_test.c -- statements of `lockstep attest`, and what `lockstep verify` finds.
  *
  * Method: the command itself.  One run, of which are forged in turn: an option, a field of the
  *         statement, a loss, a sample.  Each forgery is found, and the message names it.
@@ -84,12 +84,42 @@ static void forgeries_are_found(void **state)
     find("test -e other.json", "");
 }
 
+/* Replays steps, and compares them with the run: a loss in its log and a hash in its checkpoint are
+ * forged in turn. */
+static void steps_are_compared_with_the_run(void **state)
+{
+    (void)state;
+    static command_result r;
+    run_command(&r, folder, "verify run --step 4 --virtual-worker 1");
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "\nlog: equal losses of steps 3-4\nlog: equal loss of this virtual worker\n"
+                       "checkpoint of step 4: equal weights\nequal\n");
+    find("cp run.jsonl kept.jsonl; "
+         "sed -i '/\"step\": 3,/s/\"loss_bits\": \"4/\"loss_bits\": \"3/' run.jsonl; "
+         LOCKSTEP "verify run --step 4",
+         "\nnot equal: step 3: the log has the loss ");
+    find("sed '/\"step\": 3,/s/\"virtual_losses\": \"4/\"virtual_losses\": \"3/' kept.jsonl "
+         ">run.jsonl; " LOCKSTEP "verify run --step 3; s=$?; mv kept.jsonl run.jsonl; exit $s",
+         "\nnot equal: virtual worker 0 of step 3: the log has the loss ");
+    find("cp -r run forged; " EDIT("forged/step-00000004/manifest.json", "d['seed'] = 9")
+         LOCKSTEP "verify forged --step 4",
+         "\nnot equal: the checkpoint of step 4 cannot be read: ");
+    find(TRAIN "--data data.txt --lr 0.02 --checkpoint faster && rm -r forged/step-00000004 && "
+         "mv faster/step-00000004 forged && " LOCKSTEP "verify forged --step 4",
+         "\nnot equal: weights after step 4: the checkpoint has");
+    run_shell(&r, folder, "mv run.jsonl kept.jsonl; " LOCKSTEP "verify run --step 3; "
+                          "mv kept.jsonl run.jsonl");
+    assert_says(r.out, "\nnot compared: the run has no log with these steps, and no checkpoint of "
+                       "step 3\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_true_statement_is_equal),
         cmocka_unit_test(options_that_contradict_the_run_are_refused),
         cmocka_unit_test(a_changed_field_is_named),
+        cmocka_unit_test(steps_are_compared_with_the_run),
         cmocka_unit_test(forgeries_are_found),
     };
     return cmocka_run_group_tests(tests, make, remove_folder);

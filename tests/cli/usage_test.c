@@ -297,8 +297,8 @@ static const struct {
     { GOOD "--steps 1 -lr 3", "unknown option -lr; did you mean --lr?" },
     { "train --init nowhere --data nowhere.txt",
       "there is no such file or folder; correct the path\nlockstep train: --init nowhere: No such "
-      "file or directory; correct the path, or, if this is a name on the Hugging Face hub, download "
-      "its folder first: hf download nowhere --local-dir nowhere\n(" },
+      "file or directory; correct the path, or, if this is a name on the Hugging Face hub, "
+      "download its folder first: hf download nowhere --local-dir nowhere\n(" },
     { "train gpt --init a/b --data err", "--init a/b: No such file or directory; correct the path, "
                                          "or, if this is a name on the Hugging Face hub" },
     { "train gpt --init b --data out; mkdir -p b; touch b/manifest.json; " LK_TEST_COMMAND

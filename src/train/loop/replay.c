@@ -1,7 +1,8 @@
 /* replay.c -- computes one virtual worker of one step again, for `lockstep verify`.
  *
- * The steps after the checkpoint are computed as usual.  In the last step no turns are joined, only
- * those of this virtual worker are computed, and its gradients are examined before they are summed.
+ * The steps after the checkpoint are computed as usual.  In the last step no turns are joined, and
+ * the gradients of this virtual worker are examined before they are summed.  Other virtual workers
+ * compute that step only if its result is wanted (lk_replay.whole).
  */
 #include <errno.h>
 #include <math.h>
@@ -17,6 +18,7 @@
 #include "parallel/joint.h"
 #include "train/core/feed.h"
 #include "train/config.h"
+#include "train/core/identity.h"
 #include "train/core/run_environment.h"
 #include "train/loop/loop.h"
 #include "train/saves/save.h"
@@ -135,10 +137,43 @@ static void look(lki_session *s, lk_replay *r)
 
 /* ---- The turns --------------------------------------------------------------------------- */
 
-static lk_status make_alone(lki_session *s, lk_replay *r)
+/* Computes a micro-batch of the step.  After the last one of the virtual worker that is replayed,
+ * examines its gradients, and sets *done. */
+static lk_status make_turn(lki_session *s, lk_replay *r, const lk_parallel_turn *turn, bool *done)
+{
+    LK_TRY(lki_feed_again(s, r->step - 1, turn->virtual_worker, turn->micro_index,
+                          &s->turn.batches[0]));
+    lki_session_turn(s);
+    LK_TRY(lk_engine_status(s->engine));
+    if (turn->virtual_worker != r->virtual_worker)
+        return LK_OK;
+    r->samples += s->turn.batches[0].samples;
+    *done = turn->micro_index + 1 == s->micro_count;
+    if (*done)
+        look(s, r);
+    return LK_OK;
+}
+
+/* Finishes the step, and hashes the weights.  Values that are not finite have been reported. */
+static lk_status finish_whole(lki_session *s, lk_replay *r)
+{
+    lk_step_result result;
+    lk_status      status = lk_parallel_finish(
+        s->parallel, lk_schedule_at(&s->config->schedule, r->step - 1), &result);
+    if (status == LK_ENONFINITE)
+        return LK_OK;
+    LK_TRY(status);
+    if (r->after != NULL)
+        r->after(r->context, r->step, result.loss);
+    LK_TRY(lki_average_replicas(s, r->step));
+    return lki_weights_hash(s, r->weights);
+}
+
+static lk_status make_last(lki_session *s, lk_replay *r)
 {
     lk_parallel_turn turn;
     lk_step_result   unused;
+    bool             done = false;
 
     s->alone        = true;
     s->turn.version = 0;
@@ -146,19 +181,12 @@ static lk_status make_alone(lki_session *s, lk_replay *r)
         return lk_fail(LK_ENOMEM, "too few buffers for the gradients of single virtual workers");
     lki_joint_begin(&s->turn.joint, 1);
     LK_TRY(lki_session_begin(s, r->step - 1));
-    while (lk_parallel_next(s->parallel, &turn)) {
-        if (turn.virtual_worker != r->virtual_worker)
-            continue;
-        LK_TRY(lki_feed_again(s, r->step - 1, turn.virtual_worker, turn.micro_index,
-                              &s->turn.batches[0]));
-        lki_session_turn(s);
-        r->samples += s->turn.batches[0].samples;
-        if (turn.micro_index + 1 < s->micro_count)
-            continue;
-        look(s, r);
-        return LK_OK;
-    }
-    return lk_parallel_finish(s->parallel, 0, &unused); /* fails, and says why */
+    while ((!done || r->whole) && lk_parallel_next(s->parallel, &turn))
+        if (r->whole || turn.virtual_worker == r->virtual_worker)
+            LK_TRY(make_turn(s, r, &turn, &done));
+    if (r->whole)
+        return finish_whole(s, r);
+    return done ? LK_OK : lk_parallel_finish(s->parallel, 0, &unused); /* fails, and says why */
 }
 
 /* Compares the configuration and the data of a run from its beginning with a checkpoint of the same
@@ -183,13 +211,16 @@ static lk_status replay(lki_session *s, lk_replay *r, const lk_train_checkpoint 
                                   "made again");
     if (lk_model_lock_step(s->model))
         return lk_fail(LK_EINVAL, "with `batchnorm` sync no virtual worker can be made alone");
-    r->from    = s->progress.start;
-    r->samples = 0;
+    r->from       = s->progress.start;
+    r->samples    = 0;
+    r->weights[0] = '\0';
     for (uint64_t step = s->progress.start; step + 1 < r->step; step++) {
         record = (lki_step_record){ .step = step + 1 };
         LK_TRY(lki_session_step(s, step, &record));
+        if (r->after != NULL)
+            r->after(r->context, step + 1, record.loss);
     }
-    return make_alone(s, r);
+    return make_last(s, r);
 }
 
 lk_status lk_train_replay(const lk_train_config *config, lk_replay *r)
