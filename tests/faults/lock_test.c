@@ -145,6 +145,21 @@ static void a_log_in_use_is_refused_and_keeps_its_lines(void **state)
     assert_int_equal(r.status, 0);
 }
 
+/* Starts two runs with the same log at once.  One is refused, and the log is that of the other. */
+static void only_one_simultaneous_run_gets_the_log(void **state)
+{
+    static command_result r;
+    (void)run_shell(&r, *state,
+                    "for i in 1 2; do (" LK_TEST_COMMAND " " MLP "--steps 9 --seed $i "
+                    "--log at-once --quiet --workers 1 >out$i 2>err$i; echo $? >end$i) & done; "
+                    "wait; "
+                    "cat end1 end2 | sort | tr -d '\\n'; cat err1 err2");
+    assert_true(strncmp(r.out, "01", 2) == 0 || strncmp(r.out, "02", 2) == 0);
+    assert_says(r.out, "give "); /* each its own file, or another one */
+    (void)run_shell(&r, *state, "grep -c loss_bits at-once");
+    assert_string_equal(r.out, "9\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -153,6 +168,7 @@ int main(void)
         cmocka_unit_test_setup(a_lock_left_by_a_crash_is_free, begin_afresh),
         cmocka_unit_test_setup(only_one_simultaneous_run_gets_the_lock, begin_afresh),
         cmocka_unit_test(a_log_in_use_is_refused_and_keeps_its_lines),
+        cmocka_unit_test(only_one_simultaneous_run_gets_the_log),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

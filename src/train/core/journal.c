@@ -79,6 +79,22 @@ static bool is_file(const char *path)
     return stat(path, &info) == 0 && S_ISREG(info.st_mode);
 }
 
+lk_status lki_journal_check_unused(const lk_train_config *config)
+{
+    static const char mark[] = "\"loss_bits\": "; /* of a step */
+    lki_map           map;
+    if (config->log == NULL || config->checkpoint.resume || !is_file(config->log) ||
+        lki_map_open(&map, config->log) != LK_OK)
+        return LK_OK;
+    bool used = map.bytes > 0 && memmem(map.data, map.bytes, mark, strlen(mark)) != NULL;
+    lki_map_close(&map);
+    return used ? lk_fail(LK_EINVAL,
+                          "`log` %s has the log of another run, and would be overwritten: give "
+                          "another one, or remove it; `resume`=auto goes on with a run that was "
+                          "interrupted", config->log)
+                : LK_OK;
+}
+
 /* Opens the log, and locks it if it is a regular file.  Sets `is_free` to false if another process
  * has locked it. */
 static lk_status log_open(lki_journal *journal, const char *path, bool *is_free)
@@ -185,6 +201,7 @@ lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end)
                                   "file", path);
     if (!is_file(path))
         return LK_OK;
+    LK_TRY(lki_journal_check_unused(journal->config)); /* by a run that began at the same moment */
     if (start > 0)
         LK_TRY(find_prefix(path, start, &bytes));
     return cut(path, bytes);

@@ -24,7 +24,11 @@ void lki_journal_waits(lki_journal *journal, const char *who);
 /* Sets the label of all following log lines. */
 void lki_journal_label(lki_journal *journal, lk_label label);
 
-/* Opens the log for steps `start` + 1 to `end`.  Truncates an existing log after step `start`. */
+/* Fails with LK_EINVAL if a new run would replace the log of a run that made a step. */
+LK_NODISCARD lk_status lki_journal_check_unused(const lk_train_config *config);
+
+/* Opens the log for steps `start` + 1 to `end`.  Truncates an existing log after step `start`.
+ * Fails if another run is writing it, or has written it since lki_journal_check_unused(). */
 LK_NODISCARD lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end);
 
 /* Opens the log on a new rank 0, after `done` steps.  Truncates it to its first `bytes` bytes. */

@@ -156,18 +156,6 @@ static bool contains(const char *path, const char *text)
     return found;
 }
 
-/* Fails if a new run would replace the log of a run that made a step. */
-static lk_status check_log(const lk_train_config *c)
-{
-    struct stat info;
-    if (c->log == NULL || stat(c->log, &info) != 0 || !S_ISREG(info.st_mode) ||
-        !contains(c->log, "\"loss_bits\": "))
-        return LK_OK;
-    return lk_fail(LK_EINVAL, "`log` %s has the log of another run, and would be overwritten: give "
-                              "another one, or remove it; `resume`=auto goes on with a run that "
-                              "was interrupted", c->log);
-}
-
 /* Fails if a new run would share its event files' directory with a run that made a step, whose
  * steps TensorBoard would then leave out. */
 static lk_status check_events(const lk_train_config *c)
@@ -194,6 +182,6 @@ lk_status lki_outputs_check_unused(const lk_train_config *c)
 {
     if (c->checkpoint.resume)
         return LK_OK;
-    LK_TRY(check_log(c));
+    LK_TRY(lki_journal_check_unused(c));
     return c->outputs.tensorboard != NULL ? check_events(c) : LK_OK;
 }
