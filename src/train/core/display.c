@@ -19,6 +19,7 @@
 
 enum { PLAIN_LINES = 20, BAR_LEAST = 6, BAR_MOST = 30, CURVE_LEAST = 6, CURVE_MOST = 40 };
 #define REDRAW_SECONDS 0.05
+#define LINE_SECONDS 10.0
 
 /* ---- The curve ----------------------------------------------------------------------------- */
 
@@ -243,10 +244,17 @@ void lki_display_end(lki_display *d, const lki_step_record *last, const char *ha
         fprintf(stderr, "%s the same for any workers:\n", hashes);
 }
 
+bool lki_display_is_due(const lki_display *d, uint64_t step, double now)
+{
+    const uint64_t every = lki_max(1, d->end / PLAIN_LINES);
+    const double   gap   = fmax(LINE_SECONDS, (now - d->begun) / PLAIN_LINES);
+    return step == d->start + 1 || step == d->end || step % every == 0 || now - d->shown >= gap;
+}
+
 void lki_display_step(lki_display *d, const lki_step_record *r)
 {
     char     text[1536];
-    uint64_t steps = d->end, done = r->step - d->start, every = lki_max(1, steps / PLAIN_LINES);
+    uint64_t steps = d->end, done = r->step - d->start;
     double   now   = lki_seconds();
     double   left  = (now - d->begun) / (double)done * (double)(steps - r->step);
     double   units = lki_per_second(r, r->tokens > 0 ? r->tokens : r->samples);
@@ -260,7 +268,8 @@ void lki_display_step(lki_display *d, const lki_step_record *r)
         fprintf(stderr, "\r\033[K%s", text);
         d->bar_shown = true;
         d->shown     = now;
-    } else if (!d->terminal && (done == 1 || r->step % every == 0 || r->step == steps)) {
+    } else if (!d->terminal && lki_display_is_due(d, r->step, now)) {
+        d->shown = now;
         fprintf(stderr, "step %llu/%llu  loss %.4f  lr %.3g  %.0f %s/s  %.0f s left\n",
                 (unsigned long long)r->step, (unsigned long long)steps, r->loss, r->lr, units,
                 r->tokens > 0 ? "tokens" : "samples", left);

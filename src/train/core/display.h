@@ -20,7 +20,7 @@ typedef struct {
     const lk_train_config *config;
     bool                   terminal, bar_shown;
     uint64_t               start, end;
-    double                 begun, shown; /* shown: time of the last redraw */
+    double                 begun, shown; /* shown: time of the last redraw or line */
     double                 rate;         /* units per second, smoothed */
     double                 validation;   /* the last validation loss; NaN: none */
     char                   waits[LKI_WAITS_BYTES]; /* who is waited for */
@@ -28,6 +28,11 @@ typedef struct {
 } lki_display;
 
 void lki_display_open(lki_display *display, const lk_train_config *config);
+
+/* Returns true if a line about the step is to be printed where there is no terminal: of the first
+ * and the last step, 20 times in the run, and if a twentieth of the time so far, but at least ten
+ * seconds, have passed since the last line. */
+bool lki_display_is_due(const lki_display *display, uint64_t step, double now);
 
 /* Begins with the step after `start`. */
 void lki_display_begin(lki_display *display, uint64_t start, uint64_t end);

@@ -72,11 +72,29 @@ static void the_curve_has_every_loss(void **state)
     assert_string_equal(text, "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588");
 }
 
+/* A slow run has lines, too, at first every ten seconds. */
+static void lines_are_due_by_step_and_time(void **state)
+{
+    (void)state;
+    lki_display d = { .end = 1000, .shown = 5 };
+    assert_true(lki_display_is_due(&d, 1, 5));
+    assert_true(lki_display_is_due(&d, 50, 5));
+    assert_false(lki_display_is_due(&d, 51, 14.9));
+    assert_true(lki_display_is_due(&d, 51, 15));
+    d.shown = 3600;
+    assert_false(lki_display_is_due(&d, 51, 3610));
+    assert_true(lki_display_is_due(&d, 51, 3790)); /* a twentieth of an hour later */
+    assert_true(lki_display_is_due(&d, 1000, 3610));
+    d.start = 51;
+    assert_true(lki_display_is_due(&d, 52, 3610));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_line_fits_every_terminal),
         cmocka_unit_test(the_curve_has_every_loss),
+        cmocka_unit_test(lines_are_due_by_step_and_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
