@@ -72,6 +72,11 @@ typedef struct {
     uint32_t    workers;   /* threads with samples of their own; 0 = 1 */
     uint32_t    threads;   /* of each worker; 0 = 1 */
     const char *isa;       /* as in lk_exec_open() */
+
+    /* (optional) Called with the samples evaluated so far, and all of them, now and then, by the
+     * thread that called lk_evaluate(). */
+    void (*progress)(void *context, uint64_t done, uint64_t samples);
+    void  *progress_context;
 } lk_evaluate_options;
 
 #define LK_EVALUATE_OPTIONS_INIT LK_OPTIONS_INIT(lk_evaluate_options)

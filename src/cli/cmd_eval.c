@@ -4,9 +4,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cli/commands.h"
 #include "cli/record.h"
+#include "cli/settings.h"
 #include "cli/source.h"
 #include "cli/values.h"
 #include "cli/words.h"
@@ -105,12 +107,45 @@ static const char *recorded_data(const char *path, char ***line)
     return NULL;
 }
 
+/* The line on a terminal that shows how much is done. */
+typedef struct {
+    struct timespec begun;
+    double          shown; /* seconds since then */
+} progress;
+
+static double seconds_since(const struct timespec *begun)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)(now.tv_sec - begun->tv_sec) + 1e-9 * (double)(now.tv_nsec - begun->tv_nsec);
+}
+
+static void show(void *context, uint64_t done, uint64_t samples)
+{
+    progress    *p   = context;
+    const double now = seconds_since(&p->begun);
+    if (p->shown > 0 && now - p->shown < 0.1)
+        return;
+    p->shown = now;
+    fprintf(stderr, "\r\033[K%llu of %llu samples, %.0f s left", (unsigned long long)done,
+            (unsigned long long)samples, now / (double)done * (double)(samples - done));
+}
+
 static int evaluate(eval_options *o)
 {
     lk_evaluation e;
+    progress      p = { .shown = 0 };
     if (o->evaluate.workers == 0)
         o->evaluate.workers = lki_core_count();
-    if (lk_evaluate(&o->evaluate, &e) != LK_OK) {
+    if (lki_shows_progress()) {
+        (void)clock_gettime(CLOCK_MONOTONIC, &p.begun);
+        o->evaluate.progress         = show;
+        o->evaluate.progress_context = &p;
+    }
+    lk_status status = lk_evaluate(&o->evaluate, &e);
+    if (p.shown > 0)
+        fprintf(stderr, "\r\033[K");
+    if (status != LK_OK) {
         lki_print_error("eval");
         return lk_error_last()->status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
     }

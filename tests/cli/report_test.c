@@ -40,6 +40,17 @@ static void diff(void **state)
     assert_int_equal(r.status, 2);
 }
 
+/* Equal files have no output, which a person at a terminal would take for a failure. */
+static void diff_on_a_terminal(void **state)
+{
+    (void)state;
+    static command_result r;
+    write_file("a", "{\"step\": 1, \"loss\": 2}\n");
+    run_shell(&r, folder, "python3 -c \"import pty; pty.spawn(['" LK_TEST_COMMAND "', 'diff', 'a', "
+                          "'a'])\"");
+    assert_string_equal(r.out, "equal\r\n");
+}
+
 static void report(void **state)
 {
     (void)state;
@@ -115,6 +126,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(diff),
+        cmocka_unit_test(diff_on_a_terminal),
         cmocka_unit_test(report),
         cmocka_unit_test(out),
         cmocka_unit_test(watch),

@@ -153,6 +153,9 @@ static void moving_means_are_sampled_and_evaluated(void **state)
     (void)snprintf(line, sizeof line, "%s--weights model", sample);
     run_command(&model, *state, line);
     assert_says(model.out, "abcdefgabcdefg");
+    (void)run_shell(&model, *state, "TERM=xterm python3 -c \"import pty; "
+                                    "pty.spawn(['" LK_TEST_COMMAND "', 'eval', 'mean'])\"");
+    assert_says(model.out, " samples, "); /* the progress on a terminal */
 }
 
 static void parameter_groups_are_read(void **state)

@@ -6,6 +6,7 @@
  * the run's own validation part those of the evaluation in the run (evaluate.c).
  */
 #include <math.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -48,6 +49,7 @@ typedef struct {
     lk_dtype                   precision;
     bool                       measures; /* errors, whose targets are numbers */
     sums                      *sums;     /* [slices] */
+    atomic_uint_fast64_t       done;     /* samples */
     lk_status                 *statuses; /* [slices] */
     lk_error                  *errors;   /* [worker_count] */
 } evaluation;
@@ -66,6 +68,15 @@ static double count_bytes(const evaluation *e, const int32_t *y, size_t count)
         total += bytes;
     }
     return (double)total;
+}
+
+/* Counts samples.  The calling thread, which is worker 0, reports them. */
+static void advance(evaluation *e, const worker *w, uint32_t samples)
+{
+    const uint64_t done = atomic_fetch_add(&e->done, samples) + samples;
+    if (e->options->progress != NULL && w == e->workers)
+        e->options->progress(e->options->progress_context, done,
+                             lk_dataset_describe(e->dataset)->validation_count);
 }
 
 static lk_status run_slice(evaluation *e, worker *w, size_t slice)
@@ -90,6 +101,7 @@ static lk_status run_slice(evaluation *e, worker *w, size_t slice)
                                               (pass.length > 0 ? pass.length : data->x.dims[0]));
         if (e->measures)
             lki_error_sums_add(&errors, w->engine, e->trained.model, pass.samples, w->y);
+        advance(e, w, pass.samples);
     }
     e->sums[slice] = (sums){ pass.loss_sum, (double)pass.count, (double)pass.hits, bytes, errors };
     return LK_OK;
