@@ -12,6 +12,8 @@
 #include "cli/values.h"
 #include "cli/workers.h"
 
+static const double RATE_FAR = 100; /* times the usual learning rate */
+
 static const lki_option *row_of(const train_options *o, const char *name)
 {
     const lki_option *row = o->command->options;
@@ -204,6 +206,26 @@ static void print_cores(const train_options *o)
                 c->global_batch / most > 8 ? 8 : c->global_batch / most);
 }
 
+/* Returns the name of the optimizer. */
+static const char *optimizer_of(const train_options *o)
+{
+    const lki_choice *choice = row_of(o, "optimizer")->choices;
+    while (choice->name != NULL && choice->value != (int)o->config.optimizer.kind)
+        choice++;
+    return choice->name != NULL ? choice->name : "the optimizer";
+}
+
+/* Prints a note if the learning rate is so large that it may be a mistake. */
+static void print_rate(const train_options *o)
+{
+    const char *given = o->file.given[row_of(o, "lr") - o->command->options];
+    const char *usual = rate_of(o->config.optimizer.kind);
+    if (given != NULL && o->config.exchange.clients.count == 0 &&
+        strtod(given, NULL) > RATE_FAR * strtod(usual, NULL))
+        fprintf(stderr, "note: --lr %s is far above what %s usually takes, such as %s; if the loss "
+                        "grows, lower it\n", given, optimizer_of(o), usual);
+}
+
 void lki_train_print_choices(const train_options *o)
 {
     const char *source = o->config.data.source;
@@ -222,6 +244,7 @@ void lki_train_print_choices(const train_options *o)
     }
     if (o->chosen_count > 0 || !is_given(o, "workers"))
         print_cores(o);
+    print_rate(o);
     if (o->chosen_count > 0 && o->config.checkpoint.folder == NULL)
         fprintf(stderr, "note: the weights are not kept; --checkpoint DIR keeps them\n");
     else if (o->chosen_count > 0 && o->config.checkpoint.every == 0)

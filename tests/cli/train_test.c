@@ -106,6 +106,18 @@ static void a_loss_that_is_not_finite_has_status_3(void **state)
     }
 }
 
+static void a_large_learning_rate_is_noted(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, MLP "--steps 1 --lr 300");
+    assert_int_equal(r.status, 0);
+    assert_says(r.err, "note: --lr 300 is far above what sgd usually takes, such as 0.1; if the");
+    run_command(&r, *state, MLP "--steps 1 --optimizer adamw --lr 0.2");
+    assert_says(r.err, "note: --lr 0.2 is far above what adamw usually takes, such as 1e-3");
+    run_command(&r, *state, MLP "--steps 1 --lr 5");
+    assert_says_not(r.err, "usually takes");
+}
+
 /* Stops a long run after some steps, and resumes from its checkpoint. */
 static void a_signal_saves_and_has_status_75(void **state)
 {
@@ -555,6 +567,7 @@ int main(void)
         cmocka_unit_test(a_config_file_has_the_effect_of_its_options),
         cmocka_unit_test(a_config_file_is_quoted_in_errors),
         cmocka_unit_test(a_loss_that_is_not_finite_has_status_3),
+        cmocka_unit_test(a_large_learning_rate_is_noted),
         cmocka_unit_test(weights_that_are_not_finite_are_refused),
         cmocka_unit_test(an_end_that_is_not_finite_has_status_3),
         cmocka_unit_test(a_signal_saves_and_has_status_75),
