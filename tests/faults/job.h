@@ -25,6 +25,7 @@ enum { STEPS = 60, HIT_AT = 12, AHEAD_MAX = 30, JOB_WORKERS_MAX = 4, LIMIT_SECON
 
 typedef struct {
     const char    *folder;
+    const char    *terminal; /* path of the controlling terminal; NULL: a group without one */
     pid_t          pid; /* pid of the command, the launcher and leader of its process group */
     uint32_t       workers;
     pid_t          worker[JOB_WORKERS_MAX];
@@ -129,11 +130,15 @@ static inline void job_run(job *j, const char *arguments)
     j->pid = fork();
     assert_true(j->pid >= 0);
     if (j->pid == 0) {
-        (void)setpgid(0, 0);
+        if (j->terminal == NULL)
+            (void)setpgid(0, 0);
+        else if (setsid() < 0 || open(j->terminal, O_RDWR) < 0) /* becomes the controlling one */
+            _exit(126);
         (void)execl("/bin/sh", "sh", "-c", line, (char *)NULL);
         _exit(127);
     }
-    (void)setpgid(j->pid, j->pid);
+    if (j->terminal == NULL)
+        (void)setpgid(j->pid, j->pid);
 }
 
 static inline void job_start(job *j, const char *folder, uint32_t workers, const char *arguments)

@@ -144,6 +144,35 @@ static void thread_workers_save_on_request(void **state)
     }
 }
 
+/* Presses Ctrl-C in the terminal of a job.  The launcher says what it does. */
+static void ctrl_c_is_acknowledged(void **state)
+{
+    static const char *const modes[] = { "processes", "threads" };
+    static job               j;
+    for (size_t i = 0; i < 2; i++) {
+        char line[512], path[64];
+        int  terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+        assert_true(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+        assert_int_equal(ptsname_r(terminal, path, sizeof path), 0);
+        (void)snprintf(line, sizeof line, RUN "--worker-mode %s", modes[i]);
+        job_prepare(&j, *state, 2);
+        j.terminal = path;
+        job_run(&j, line);
+        job_await_word(&j, "step 1/");
+        (void)memset(j.worker, 0, sizeof j.worker);
+        for (double since = seconds_now(); !read_log(&j, HIT_AT);)
+            check_waiting(&j, since, "a step in the log");
+        j.hit_at = seconds_now();
+        assert_int_equal(write(terminal, "\003", 1), 1);
+        (void)job_wait(&j);
+        assert_int_equal(j.result.status, 75);
+        assert_says(j.result.err, "note: the workers are asked to save and end; Ctrl-C again ends "
+                                  "them at once\n");
+        (void)close(terminal);
+        forget(*state);
+    }
+}
+
 static void let_pass(double seconds)
 {
     for (double since = seconds_now(); seconds_now() - since < seconds;)
@@ -249,6 +278,7 @@ int main(void)
         cmocka_unit_test_setup(two_simultaneous_signals_count_once, begin_afresh),
         cmocka_unit_test_setup(a_signal_at_the_start_is_not_lost, begin_afresh),
         cmocka_unit_test_setup(thread_workers_save_on_request, begin_afresh),
+        cmocka_unit_test_setup(ctrl_c_is_acknowledged, begin_afresh),
         cmocka_unit_test_setup(a_pause_by_ctrl_z_is_no_failure, begin_afresh),
         cmocka_unit_test_setup(a_signal_to_one_worker_stops_the_job, begin_afresh),
         cmocka_unit_test_setup(a_second_signal_ends_a_job_that_cannot_save, begin_afresh),
