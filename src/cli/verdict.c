@@ -13,7 +13,10 @@
 /* Returns true if two losses have the same bits. */
 static bool same(double a, double b)
 {
-    return memcmp(&a, &b, sizeof a) == 0;
+    uint64_t first, second;
+    memcpy(&first, &a, sizeof a);
+    memcpy(&second, &b, sizeof b);
+    return first == second;
 }
 
 /* Opens the log of a run, or else `log`.  A run that has not begun has none.  Not inlined, because
