@@ -86,8 +86,6 @@ static bool has_model(const train_options *options, lki_message *error)
     const char *init = options->config.init, *model = NULL;
     struct stat info;
     char        words[LKI_WORDS_BYTES];
-    if (!is_initial(options, error))
-        return false;
     if (options->config.model != NULL || init == NULL)
         return true;
     if (stat(init, &info) != 0)
@@ -175,8 +173,12 @@ size_t lki_train_check_options(const lki_command *command, const void *target,
         { "record", c->exchange.async.record, false },
         { "flight-recorder", o->flight, true },
     };
-    size_t      count = lki_train_check_model(command, target, errors, most);
+    size_t      count = 0;
     lki_message plain;
+    if (is_initial(o, &plain))
+        count = lki_train_check_model(command, target, errors, most);
+    else if (most > 0)
+        lki_name_lines(&errors[count++], command, &o->file, plain.text);
     if (writes_elsewhere(o))
         return count;
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0] && count < most; i++)
