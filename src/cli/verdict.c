@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/values.h"
@@ -19,15 +20,18 @@ static bool same(double a, double b)
     return first == second;
 }
 
-/* Opens the log of a run, or else `log`.  A run that has not begun has none.  Not inlined, because
- * the path is large. */
+/* Opens the log of a run, or else `log`, if it is a file: a pipe has no lines that were written
+ * before.  A run that has not begun has none.  Not inlined, because the path is large. */
 __attribute__((noinline)) static lk_log_losses *open_log(const char *run, const char *log)
 {
     lk_log_losses *losses;
+    struct stat    info;
     char           path[4096];
     if (run != NULL && lk_run_log(path, sizeof path, run) == LK_OK)
         log = path;
-    return log != NULL && lk_log_losses_open(&losses, log) == LK_OK ? losses : NULL;
+    if (log == NULL || stat(log, &info) != 0 || !S_ISREG(info.st_mode))
+        return NULL;
+    return lk_log_losses_open(&losses, log) == LK_OK ? losses : NULL;
 }
 
 /* Not inlined, because the path is large. */
