@@ -144,16 +144,29 @@ static bool is_log(const char *path)
     return got == sizeof head - 1 && strcmp(text, head) == 0;
 }
 
-/* Verifies a statement.  Refuses a log, which does not say what the run was. */
+/* Returns true if --step is among the arguments. */
+static bool has_step(char **argv)
+{
+    while (*argv != NULL && strncmp(*argv, "--step", 6) != 0)
+        argv++;
+    return *argv != NULL;
+}
+
+/* Verifies a statement.  Refuses a log, which does not say what the run was, and a step of it. */
 static int verify_file(int argc, char **argv)
 {
-    if (!is_log(argv[1]))
-        return lki_verify_statement(argc, argv);
-    return lki_usage_error(&lki_command_verify,
-                           "%.200s is the log of a run: give the run's --checkpoint directory and "
-                           "a step, as in lockstep verify run1 --step 312, which reads the log, or "
-                           "a statement of lockstep attest; lockstep diff compares two logs",
-                           argv[1]);
+    if (is_log(argv[1]))
+        return lki_usage_error(&lki_command_verify,
+                               "%.200s is the log of a run: give the run's --checkpoint directory "
+                               "and a step, as in lockstep verify run1 --step 312, which reads the "
+                               "log, or a statement of lockstep attest; lockstep diff compares two "
+                               "logs", argv[1]);
+    if (has_step(argv + 2))
+        return lki_usage_error(&lki_command_verify,
+                               "%.200s is a file, and --step goes with the --checkpoint directory "
+                               "of a run; of a statement of lockstep attest, --segments K are "
+                               "replayed", argv[1]);
+    return lki_verify_statement(argc, argv);
 }
 
 /* `verify RUN` takes the options from the directory of the run; `verify FILE` verifies a
