@@ -315,7 +315,7 @@ static const struct {
     { "verify a.jsonl --step 1 2>/dev/null; echo '{\"step\": 0}' >a.jsonl; " LK_TEST_COMMAND
       " verify a.jsonl --step 1",
       "a.jsonl is the log of a run: give the run's --checkpoint directory and a step" },
-    { "verify out --step 1", "out is a file, and --step goes with the --checkpoint directory of a" },
+    { "verify out --step 1", "out is a file, and --step goes with the --checkpoint directory of" },
     { "resume b 2>/dev/null; mkdir -p b; touch b/manifest.json; " LK_TEST_COMMAND
       " resume b",
       "'b' is a checkpoint of a run; give the directory above it" },
