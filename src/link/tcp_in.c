@@ -9,7 +9,6 @@
 #include "link/tcp_inside.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>

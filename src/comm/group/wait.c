@@ -21,7 +21,6 @@
  */
 #include "comm/group/span.h"
 
-#include <errno.h>
 #include <linux/futex.h>
 #include <limits.h>
 #include <sched.h>
