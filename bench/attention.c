@@ -7,9 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/file.h"
 #include "base/memory.h"
+#include "base/sort.h"
 #include "device/half.h"
 #include "tensor/exec.h"
 #include "usage.h"
@@ -21,13 +22,6 @@ typedef struct {
     float              *qkv, *y, *lse, *dy, *dqkv; /* memory for FP32; bf16 uses the first half */
     void               *scratch;
 } bench;
-
-static double now_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
-}
 
 static void forward(const bench *b)
 {
@@ -50,21 +44,15 @@ static void backward(const bench *b)
         lki_attention_backward(b->exec, &b->shape, x, b->y, b->lse, b->dy, dx, b->scratch);
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median_us(const bench *b, void (*pass)(const bench *b), double *times, size_t calls)
 {
     pass(b); /* the first pass is not measured */
     for (size_t i = 0; i < calls; i++) {
-        double began = now_us();
+        double began = lki_seconds();
         pass(b);
-        times[i] = now_us() - began;
+        times[i] = 1e6 * (lki_seconds() - began);
     }
-    qsort(times, calls, sizeof *times, compare);
+    qsort(times, calls, sizeof *times, lki_by_value);
     return times[calls / 2];
 }
 

@@ -6,10 +6,11 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/sort.h"
 #include "base/status.h"
 #include "lockstep/optim.h"
 #include "tensor/exec.h"
@@ -28,13 +29,6 @@ typedef struct {
     uint64_t     step;
 } bench;
 
-static double now_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
-}
-
 static void update_block(bench *b, size_t at, size_t count, bool attested)
 {
     const lk_update update = { .step = b->step, .lr = 1e-3, .scale = 1, .clip = 1 };
@@ -52,17 +46,11 @@ static void update_block(bench *b, size_t at, size_t count, bool attested)
 
 static double pass(bench *b, bool attested)
 {
-    double began = now_us();
+    double began = lki_seconds();
     for (size_t at = 0; at < b->count; at += LKI_NORM_BLOCK)
         update_block(b, at, lki_min(LKI_NORM_BLOCK, b->count - at), attested);
     b->step++;
-    return now_us() - began;
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    return 1e6 * (lki_seconds() - began);
 }
 
 /* Measures both kinds of passes.  An attested pass verifies the hashes of the previous one, so it
@@ -76,8 +64,8 @@ static void measure(bench *b, size_t rounds)
         (void)pass(b, true);
         attested[r] = pass(b, true);
     }
-    qsort(plain, rounds, sizeof *plain, compare);
-    qsort(attested, rounds, sizeof *attested, compare);
+    qsort(plain, rounds, sizeof *plain, lki_by_value);
+    qsort(attested, rounds, sizeof *attested, lki_by_value);
     printf("%-6s %9zu elements: %10.1f us alone, %10.1f us attested, ratio %.3f\n",
            lk_optimizer_name(b->optimizer.kind), b->count, plain[rounds / 2],
            attested[rounds / 2], attested[rounds / 2] / plain[rounds / 2]);

@@ -11,10 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/sort.h"
 #include "compress/scan.h"
 #include "lockstep/compress.h"
 #include "usage.h"
@@ -39,19 +40,6 @@ typedef struct {
     double               took[PARTS][TURNS_MAX];
     uint64_t             check; /* so that what only reads is not left out */
 } bench;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *left, const void *right)
-{
-    double x = *(const double *)left, y = *(const double *)right;
-    return (x > y) - (x < y);
-}
 
 static lk_status open_matrix(bench *b, uint32_t index, size_t rows, size_t cols)
 {
@@ -138,9 +126,9 @@ static void do_parts(bench *b, int first, int end, double *took)
 {
     for (uint32_t i = 0; i < MATRICES; i++)
         for (int part = first; part < end; part++) {
-            double start = now();
+            double start = lki_seconds();
             do_part(b, part, &b->matrices[i]);
-            took[part] += now() - start;
+            took[part] += 1e3 * (lki_seconds() - start);
         }
 }
 
@@ -167,11 +155,11 @@ static double pass_memory(bench *b)
     for (uint32_t i = 0; i < MATRICES; i++) {
         matrix      *m     = &b->matrices[i];
         const size_t bytes = m->count * sizeof(float);
-        const double start = now();
+        const double start = lki_seconds();
         memcpy(m->values, m->fresh, bytes);
         b->check ^= lki_xxh3(m->error, bytes);
         memcpy(m->out, m->fresh, bytes);
-        took += now() - start;
+        took += 1e3 * (lki_seconds() - start);
     }
     return took;
 }
@@ -197,7 +185,7 @@ int main(int count, char **words)
             b.took[part][t - 1] = took[part];
     }
     for (int part = 0; part < PARTS; part++) {
-        qsort(b.took[part], turns, sizeof(double), by_value);
+        qsort(b.took[part], turns, sizeof(double), lki_by_value);
         printf("%s %.3f\n", names[part], b.took[part][turns / 2]);
     }
     printf("isa %s\n", lki_scan_best()->name);

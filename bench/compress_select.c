@@ -11,32 +11,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "base/rng.h"
+#include "base/sort.h"
 #include "compress/scan.h"
 #include "lockstep/compress.h"
 #include "usage.h"
 
 enum { TURNS_MAX = 500 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *left, const void *right)
-{
-    double x = *(const double *)left, y = *(const double *)right;
-    return (x > y) - (x < y);
-}
-
 static double median(double *values, size_t count)
 {
-    qsort(values, count, sizeof *values, by_value);
+    qsort(values, count, sizeof *values, lki_by_value);
     return values[count / 2];
 }
 
@@ -72,12 +60,12 @@ static void measure(const bench *b, const lk_compressor *c)
     const void     *messages[] = { b->message };
     for (size_t t = 0; t < b->turns; t++) {
         memcpy(b->values, b->fresh, b->count * sizeof *b->values);
-        double start = now();
+        double start = lki_seconds();
         encode(b, c, &key);
-        encoded[t] = now() - start;
-        start      = now();
+        encoded[t] = lki_seconds() - start;
+        start      = lki_seconds();
         c->decode(&b->options, &key, messages, 0, b->count, b->out);
-        decoded[t] = now() - start;
+        decoded[t] = lki_seconds() - start;
     }
     double unit = 1e9 / (double)b->count;
     printf("%s %.4f %.4f\n", c->name, median(encoded, b->turns) * unit,
@@ -89,9 +77,9 @@ static void measure_copy(const bench *b)
     double took[TURNS_MAX];
     for (size_t t = 0; t < b->turns; t++) {
         memcpy(b->values, b->out, b->count * sizeof *b->values);
-        double start = now();
+        double start = lki_seconds();
         memcpy(b->out, b->values, b->count * sizeof *b->values);
-        took[t] = now() - start;
+        took[t] = lki_seconds() - start;
     }
     printf("memcpy %.4f\n", median(took, b->turns) * 1e9 / (double)b->count);
 }

@@ -10,9 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/file.h"
 #include "base/memory.h"
+#include "base/sort.h"
 #include "device/half.h"
 #include "tensor/exec.h"
 #include "usage.h"
@@ -25,13 +26,6 @@ typedef struct {
     float         *x, *w, *y; /* memory for FP32; in bf16 x and y use the first half */
     void          *scratch;
 } conv;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static lk_status values_new(float **out, size_t count, bool bf16)
 {
@@ -86,24 +80,19 @@ static void call_bf16(const conv *c, lk_exec *exec, const char *what)
         lki_conv_bf16_backward_weights(exec, &c->shape, x, y, c->w, true, NULL, c->scratch);
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static double median_ms(const conv *c, lk_exec *exec, const char *what, double seconds)
 {
     void (*call)(const conv *, lk_exec *, const char *) = c->bf16 ? call_bf16 : call_f32;
     static double took[CALLS_MAX];
     size_t        calls = 0;
     call(c, exec, what);
-    for (double began = now(); calls < 3 || (calls < CALLS_MAX && now() - began < seconds);) {
-        double start = now();
+    for (double began = lki_seconds();
+         calls < 3 || (calls < CALLS_MAX && lki_seconds() - began < seconds);) {
+        double start = lki_seconds();
         call(c, exec, what);
-        took[calls++] = now() - start;
+        took[calls++] = lki_seconds() - start;
     }
-    qsort(took, calls, sizeof *took, compare);
+    qsort(took, calls, sizeof *took, lki_by_value);
     return 1e3 * took[calls / 2];
 }
 

@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "base/memory.h"
+#include "base/sort.h"
 #include "lockstep/models.h"
 #include "tensor/ops.h"
 #include "usage.h"
@@ -125,12 +126,6 @@ static double generate(bench *b, uint32_t first, uint32_t count)
     return now_s(b) - began;
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 int main(int argc, char **argv)
 {
     static bench b;
@@ -153,9 +148,9 @@ int main(int argc, char **argv)
         times[i]  = generate(&b, PROMPT + 1 + i, 1);
         ratios[i] = reads[i] / times[i];
     }
-    qsort(reads, count, sizeof *reads, compare);
-    qsort(times, count, sizeof *times, compare);
-    qsort(ratios, count, sizeof *ratios, compare);
+    qsort(reads, count, sizeof *reads, lki_by_value);
+    qsort(times, count, sizeof *times, lki_by_value);
+    qsort(ratios, count, sizeof *ratios, lki_by_value);
     printf("%s %s, %u threads, %s: %.1f million parameters, %.0f MB; reading %.2f GB/s; a token "
            "%.2f ms (%.1f tokens/s); ratio %.3f (%.3f to %.3f)%s\n",
            name, bf16 ? "bf16" : "fp32", threads, lk_exec_isa(b.exec),

@@ -20,9 +20,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/file.h"
 #include "base/memory.h"
+#include "base/sort.h"
 #include "device/half.h"
 #include "tensor/exec.h"
 #include "tensor/isa/kernels.h"
@@ -70,13 +71,6 @@ enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 static const char *prefix = "";
 static float      *a, *b, *c, *ours;
 static uint16_t   *a16, *b16; /* the same values, in bf16 */
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- The libraries ----------------------------------------------------------------------- */
 
@@ -208,9 +202,9 @@ static double peak(lk_exec *exec, bool bf16)
     size_t    threads = lk_exec_threads(exec);
     double    best    = 1e30;
     for (int i = 0; i < 20; i++) {
-        double start = now();
+        double start = lki_seconds();
         lki_exec_run(exec, threads, peak_task, &loop);
-        best = fmin(best, now() - start);
+        best = fmin(best, lki_seconds() - start);
     }
     return (bf16 ? 4e-9 : 2e-9) * (double)(threads * loop.kernels->rows * loop.kernels->columns) *
            PEAK_K * PEAK_CALLS / best;
@@ -218,15 +212,9 @@ static double peak(lk_exec *exec, bool bf16)
 
 /* ---- Turns ------------------------------------------------------------------------------- */
 
-static int by_value(const void *left, const void *right)
-{
-    double x = *(const double *)left, y = *(const double *)right;
-    return (x > y) - (x < y);
-}
-
 static double median(double *values, size_t count)
 {
-    qsort(values, count, sizeof *values, by_value);
+    qsort(values, count, sizeof *values, lki_by_value);
     return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
@@ -235,12 +223,12 @@ static double turn(const party *p, const shape *s, bool bf16, float *result)
 {
     static double took[CALLS];
     size_t        calls = 0;
-    for (double began = now(); now() - began < WARM;)
+    for (double began = lki_seconds(); lki_seconds() - began < WARM;)
         p->run(p->self, s, bf16, result);
-    for (double began = now(); now() - began < COUNT && calls < CALLS; calls++) {
-        double start = now();
+    for (double began = lki_seconds(); lki_seconds() - began < COUNT && calls < CALLS; calls++) {
+        double start = lki_seconds();
         p->run(p->self, s, bf16, result);
-        took[calls] = now() - start;
+        took[calls] = lki_seconds() - start;
     }
     return median(took, calls);
 }

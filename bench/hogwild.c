@@ -32,6 +32,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/rng.h"
+#include "base/sort.h"
 #include "lockstep/shared_vector.h"
 #include "usage.h"
 
@@ -304,15 +305,9 @@ static void make_dense(problem *p)
         p->counts[row] = (uint32_t)p->width;
 }
 
-static int by_value(const void *left, const void *right)
-{
-    const double x = *(const double *)left, y = *(const double *)right;
-    return (x > y) - (x < y);
-}
-
 static double median(double *values, size_t count)
 {
-    qsort(values, count, sizeof *values, by_value);
+    qsort(values, count, sizeof *values, lki_by_value);
     return values[count / 2];
 }
 

@@ -14,32 +14,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/memory.h"
+#include "base/sort.h"
 #include "base/store.h"
 #include "lockstep/parallel.h"
 #include "usage.h"
 
 enum { PIECE = 4 << 20, TURNS = 5, CHUNK = 2 << 20, BUFFERS = 4 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *values)
 {
-    qsort(values, TURNS, sizeof *values, by_value);
+    qsort(values, TURNS, sizeof *values, lki_by_value);
     return values[TURNS / 2];
 }
 
@@ -136,10 +124,10 @@ static bool step(lk_parallel *parallel, uint64_t number, size_t elements, double
             gradient[i] = (float)(i % 97) * 0.01f;
         lk_parallel_report(parallel, 0, 1, 1, 1, 0);
     }
-    double begun = now();
+    double begun = lki_seconds();
     if (lk_parallel_finish(parallel, 1e-3, &result) != LK_OK)
         return false;
-    *seconds = now() - begun;
+    *seconds = lki_seconds() - begun;
     *stalled = result.stalled;
     return true;
 }
@@ -182,14 +170,14 @@ static void bench_close(bench *b)
 
 static bool take_turn(bench *b, int t, figures *f)
 {
-    double begun = now(), seconds, ignored;
+    double begun = lki_seconds(), seconds, ignored;
     if (!raw_pass(&b->raw, false) || !raw_pass(&b->raw, true))
         return false;
-    f->raw[t] = 2 * (double)b->raw.bytes / (now() - begun);
-    begun     = now();
+    f->raw[t] = 2 * (double)b->raw.bytes / (lki_seconds() - begun);
+    begun     = lki_seconds();
     if (!bare_pass(&b->bare, true))
         return false;
-    f->bare[t] = 2 * (double)b->bare.bytes / (now() - begun);
+    f->bare[t] = 2 * (double)b->bare.bytes / (lki_seconds() - begun);
     if (!step(b->offloaded, (uint64_t)t + 1, b->elements, &seconds, &f->still[t]) ||
         !step(b->whole, (uint64_t)t + 1, b->elements, &f->memory[t], &ignored))
         return false;

@@ -16,9 +16,9 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/status.h"
 #include "link/tcp.h"
 #include "usage.h"
@@ -43,13 +43,6 @@ static void die(const char *what)
 {
     fprintf(stderr, "tcp_stream: %s: %s\n", what, errno != 0 ? strerror(errno) : "failed");
     exit(1);
-}
-
-static double now_s(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 static double used_s(void)
@@ -90,7 +83,7 @@ static const char *address_of(void *context, uint32_t rank)
 /* Counts bytes, and returns true when the measurement is over. */
 static bool is_over(stream *s, size_t arrived, size_t sent)
 {
-    double now = now_s();
+    double now = lki_seconds();
     if (s->first_s == 0 && arrived + sent > 0)
         s->first_s = now;
     if (s->first_s == 0)

@@ -163,6 +163,7 @@ typedef struct {
     double   seconds;
 } lk_async_step;
 
+/* Returns these numbers, all 0 if the object has no `async`.  Local. */
 LK_API lk_async_step lk_parallel_async_step(const lk_parallel *parallel);
 
 /* Sets the learning rate of the step that has begun, before the first lk_parallel_next(), because

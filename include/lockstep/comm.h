@@ -61,7 +61,9 @@ LK_API LK_NODISCARD lk_status lk_comm_open_threads(lk_comm **out, uint32_t size,
  * usable, and its arenas stay usable through them. */
 LK_API void lk_comm_free(lk_comm *comm);
 
+/* Returns the rank of the caller in this communicator, from 0. */
 LK_API uint32_t lk_comm_rank(const lk_comm *comm);
+/* Returns the number of ranks of this communicator. */
 LK_API uint32_t lk_comm_size(const lk_comm *comm);
 
 /* Returns the world rank of a rank of this communicator: RANK as `lockstep run` assigns it, which

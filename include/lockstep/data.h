@@ -154,6 +154,7 @@ LK_API void                   lk_dataset_free(lk_dataset *dataset);
  * few microseconds per file. */
 LK_API LK_NODISCARD lk_status lk_dataset_check(const lk_dataset *dataset);
 
+/* Returns the properties of the data set, valid until it is freed. */
 LK_API const lk_dataset_info *lk_dataset_describe(const lk_dataset *dataset);
 
 /* Returns the number of targets of a sample: T for a window of tokens, 1 for an array, and from 1

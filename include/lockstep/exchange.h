@@ -90,6 +90,7 @@ typedef struct {
                            * is not frozen yet */
 } lk_exchange_size;
 
+/* Returns these numbers, all 0 if the object has no exchange.  Local. */
 LK_API lk_exchange_size lk_parallel_exchange_size(const lk_parallel *parallel);
 
 /* ---- State for checkpoints ------------------------------------------------------------------- */

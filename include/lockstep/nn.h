@@ -237,14 +237,17 @@ typedef struct {
 /* One gradient term: use `use` of parameter `param`, computed by block `block`. */
 typedef struct { uint32_t param, use, block; } lk_grad_term;
 
+/* Returns the name that the model was created with. */
 LK_API const char *lk_model_name(const lk_model *model);
 /* Returns the parameters in the order of definition. */
 LK_API const lk_param *lk_model_params(const lk_model *model, uint32_t *count);
 /* Returns the frozen parameters in the order of definition. */
 LK_API const lk_param *lk_model_frozen(const lk_model *model, uint32_t *count);
+/* Returns the running states, such as BatchNorm's, in the order of definition. */
 LK_API const lk_state *lk_model_states(const lk_model *model, uint32_t *count);
 /* Returns the terms in the order in which backward finishes them, the order of gradient buffers. */
 LK_API const lk_grad_term *lk_model_terms(const lk_model *model, uint32_t *count);
+/* Returns the number of blocks. */
 LK_API uint32_t lk_model_block_count(const lk_model *model);
 /* Writes, in order, the blocks whose parameters a training pass reads: in forward all that have
  * any, then those of backward.  Returns their number.  `out`: 3 entries per block, or NULL. */
@@ -353,8 +356,13 @@ LK_API LK_NODISCARD lk_status lk_engine_bytes(size_t *out, uint64_t *files, cons
                                               const lk_exec *exec, lk_dtype dtype,
                                               uint32_t micro_batch, uint32_t contexts);
 
+/* Computes `count` passes, at most `contexts`, block by block, and adds to their loss_sum, count
+ * and hits.  Pass i uses context i.  All pointers are borrowed until the call returns; the values
+ * for backward stay in the engine. */
 LK_API void lk_engine_forward(lk_engine *engine, const lk_walk *walk, lk_pass *passes,
                               uint32_t count);
+/* Adds the gradients of the passes to their `grads`, or overwrites terms that are `empty`.  The
+ * last call must be lk_engine_forward() with the same arguments, in training. */
 LK_API void lk_engine_backward(lk_engine *engine, const lk_walk *walk, lk_pass *passes,
                                uint32_t count);
 

@@ -83,6 +83,7 @@ typedef enum {
     LK_OFFLOADED_ACTIVATIONS = 4
 } lk_offloaded;
 
+/* Returns the name of a kind, "adamw", as --optimizer has it. */
 LK_API const char *lk_optimizer_name(lk_optimizer_kind kind);
 
 /* Returns the options with every default filled in. */
@@ -203,6 +204,7 @@ typedef struct {
     uint64_t         decay;       /* wsd: a tenth of the steps */
 } lk_schedule;
 
+/* Returns the name of a kind, "one-cycle", as --schedule has it. */
 LK_API const char *lk_schedule_name(lk_schedule_kind kind);
 
 /* Returns the schedule with every default filled in; `steps` must be set. */

@@ -40,6 +40,7 @@ LK_API LK_NODISCARD lk_status lk_tokenizer_parse(lk_tokenizer **out, const void 
                                                  const char *name);
 LK_API void                   lk_tokenizer_free(lk_tokenizer *tokenizer);
 
+/* Returns the properties of the tokenizer, valid until it is freed. */
 LK_API const lk_tokenizer_info *lk_tokenizer_describe(const lk_tokenizer *tokenizer);
 
 /* Returns the bytes of a token, which may be a part of a character.  Ids without a token have none.

@@ -1,7 +1,6 @@
 /* hash.c -- thin wrappers of nettle and xxHash. */
 #include "base/hash.h"
 
-#include <stdio.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -72,11 +72,6 @@ lki_track *lki_trace_track(lki_trace *trace, uint32_t track)
     return trace == NULL || track >= trace->track_count ? NULL : &trace->tracks[track];
 }
 
-uint32_t lki_trace_tracks(const lki_trace *trace)
-{
-    return trace->track_count;
-}
-
 void lki_track_add(lki_track *track, lki_trace_span span)
 {
     uint64_t added = atomic_load_explicit(&track->added, memory_order_relaxed);

@@ -65,7 +65,6 @@ void lki_trace_free(lki_trace *trace);
 
 /* Returns a track; NULL if `trace` is NULL or has no such track. */
 lki_track *lki_trace_track(lki_trace *trace, uint32_t track);
-uint32_t  lki_trace_tracks(const lki_trace *trace);
 
 /* Returns true if any track is more than half full and should be drained. */
 bool lki_trace_presses(const lki_trace *trace);

@@ -6,7 +6,6 @@
  */
 #include "checkpoint/folder.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

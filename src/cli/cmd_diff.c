@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/difference.h"
+#include "cli/text.h"
 #include "cli/words.h"
 #include "cli/workers.h"
 
@@ -23,19 +24,12 @@ static const lki_option table[] = {
     LKI_OPTIONS_END,
 };
 
-/* Prints a text from a file without control characters, which could move the cursor. */
-static void print_safely(const char *text)
-{
-    for (const unsigned char *c = (const unsigned char *)text; *c != '\0'; c++)
-        putchar(*c < 32 || *c == 127 ? '?' : *c);
-}
-
 static void print_values(const lk_difference *d)
 {
     printf("\n  A  ");
-    print_safely(d->a[0] != '\0' ? d->a : "none");
+    lki_print_safely(d->a[0] != '\0' ? d->a : "none");
     printf("\n  B  ");
-    print_safely(d->b[0] != '\0' ? d->b : "none");
+    lki_print_safely(d->b[0] != '\0' ? d->b : "none");
     printf("\n");
 }
 
@@ -61,9 +55,9 @@ static void print_tensor(const lk_difference *d)
         printf("model");
     print_workers(d);
     printf(", tensor ");
-    print_safely(d->name);
+    lki_print_safely(d->name);
     printf(" (");
-    print_safely(d->file);
+    lki_print_safely(d->file);
     printf(")%s", what[d->kind]);
     if (d->kind == LK_DIFFERENCE_TENSOR)
         printf(", element %" PRIu64 " %s", d->element, d->index);
@@ -98,7 +92,7 @@ void lki_print_difference(void *context, const lk_difference *d)
     print_workers(d);
     if (d->kind == LK_DIFFERENCE_LOG)
         printf(": ");
-    print_safely(d->name);
+    lki_print_safely(d->name);
     print_values(d);
 }
 

@@ -15,6 +15,7 @@
 
 #include "cli/commands.h"
 #include "cli/inspect.h"
+#include "cli/text.h"
 #include "cli/train.h"
 #include "cli/values.h"
 #include "cli/words.h"
@@ -272,13 +273,6 @@ static long long number_of(const json_t *object, const char *key)
     return (long long)json_integer_value(json_object_get(object, key));
 }
 
-/* Prints a name from an untrusted file without control characters, which could move the cursor. */
-static void print_safely(const char *text)
-{
-    for (const unsigned char *c = (const unsigned char *)text; *c != '\0'; c++)
-        putchar(*c < 32 || *c == 127 ? '?' : *c);
-}
-
 /* Prints JSON with numbers as short as people write them, which jansson does not. */
 static void print_json(const json_t *value) /* NOLINT(misc-no-recursion) */
 {
@@ -318,7 +312,7 @@ static void print_json(const json_t *value) /* NOLINT(misc-no-recursion) */
 static void print_value(const json_t *value)
 {
     if (json_is_string(value))
-        print_safely(json_string_value(value));
+        lki_print_safely(json_string_value(value));
     else
         print_json(value);
 }
@@ -358,7 +352,7 @@ static void print_tensor(const json_t *tensor)
     char         *shape = json_dumps(json_object_get(tensor, "shape"), JSON_COMPACT);
     const json_t *mean  = json_object_get(tensor, "mean");
     printf("  %-22s ", text_of(tensor, "file"));
-    print_safely(text_of(tensor, "name"));
+    lki_print_safely(text_of(tensor, "name"));
     printf("  %s %s  %lld", text_of(tensor, "dtype"), shape != NULL ? shape : "?",
            number_of(tensor, "count"));
     if (json_is_number(json_object_get(tensor, "min")))
@@ -379,7 +373,7 @@ static void print_report(const json_t *report)
     if (weights[0] != '\0') {
         printf("%-14s %lld\n%-14s %s\n%-14s ", "step", number_of(report, "step"), "seed",
                text_of(report, "seed"), "exactness id");
-        print_safely(text_of(report, "exactness_id"));
+        lki_print_safely(text_of(report, "exactness_id"));
         printf("\n");
         print_config(json_object_get(report, "config"));
         print_files(json_object_get(report, "files"));

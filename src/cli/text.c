@@ -63,3 +63,9 @@ void lki_text_end(lki_text *text, FILE *out)
         fputs(UNKNOWN, out);
     text->count = 0;
 }
+
+void lki_print_safely(const char *text)
+{
+    for (const unsigned char *c = (const unsigned char *)text; *c != '\0'; c++)
+        putchar(*c < 32 || *c == 127 ? '?' : *c);
+}

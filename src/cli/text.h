@@ -1,4 +1,4 @@
-/* cli/text.h -- bytes of a model as UTF-8. */
+/* cli/text.h -- bytes of a model as UTF-8, and texts of files. */
 #ifndef LKI_CLI_TEXT_H
 #define LKI_CLI_TEXT_H
 
@@ -21,5 +21,8 @@ void lki_text_write(lki_text *text, const char *bytes, size_t count, FILE *out);
 
 /* Writes U+FFFD for what is still held back. */
 void lki_text_end(lki_text *text, FILE *out);
+
+/* Prints a text of a file, with `?` for each control character, which a terminal would obey. */
+void lki_print_safely(const char *text);
 
 #endif

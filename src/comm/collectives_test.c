@@ -21,16 +21,6 @@
 static const size_t counts[] = { 0, 1, 2, 7, 8, 9, 111, 112, 113, 1000, 16384, 16385, 40001 };
 enum { WIDTH = 7, COUNTS = sizeof counts / sizeof counts[0], MANY = 40001 };
 
-static float tree(uint32_t first, uint32_t count, size_t i, uint32_t call)
-{
-    if (count == 1)
-        return world_value(first, i, call);
-    uint32_t left = 1;
-    while (2 * left < count)
-        left *= 2;
-    return tree(first, left, i, call) + tree(first + left, count - left, i, call);
-}
-
 static double tree_f64(uint32_t first, uint32_t count, size_t i, uint32_t call)
 {
     if (count == 1)
@@ -51,7 +41,7 @@ static bool sum_f32(lk_comm *comm, float *send, float *recv, size_t n, uint32_t 
         send[i] = world_value(rank, i, call);
     CHECK(lk_all_reduce(comm, send, recv, n, LK_F32, LK_SUM) == LK_OK);
     for (size_t i = 0; i < n; i++) {
-        float want = tree(0, size, i, call);
+        float want = world_tree(comm, 0, size, i, call);
         CHECK(memcmp(&recv[i], &want, sizeof want) == 0);
     }
     return true;

@@ -224,4 +224,18 @@ static inline float world_value(uint32_t rank, size_t i, uint32_t call)
     return (x & 7) == 0 ? unit * 1e6f : unit;
 }
 
+/* Returns the sum of the values of ranks [first, first + count) of a communicator along the
+ * canonical tree. */
+static inline float world_tree(const lk_comm *comm, uint32_t first, uint32_t count, size_t i,
+                               uint32_t call)
+{
+    uint32_t left = 1;
+    if (count == 1)
+        return world_value(lk_comm_world_rank(comm, first), i, call);
+    while (left * 2 < count)
+        left *= 2;
+    return world_tree(comm, first, left, i, call) +
+           world_tree(comm, first + left, count - left, i, call);
+}
+
 #endif

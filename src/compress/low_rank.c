@@ -21,7 +21,6 @@
  *          another pass.  To keep them in that of the residual, 8 rows at a time, took 20 % more.
  */
 #include <math.h>
-#include <string.h>
 
 #include "base/memory.h"
 #include "base/rng.h"

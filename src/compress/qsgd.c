@@ -13,7 +13,6 @@
  * Cost: two passes over a bucket, which is in a cache, and a random number for each element.
  */
 #include <math.h>
-#include <string.h>
 
 #include "base/memory.h"
 #include "compress/levels.h"

@@ -15,9 +15,7 @@
  * Cost: two passes, because rounding needs the scale, and a random number for each element.
  */
 #include <math.h>
-#include <string.h>
 
-#include "base/memory.h"
 #include "compress/levels.h"
 #include "compress/table.h"
 

@@ -7,7 +7,6 @@
  * All cells are kept in memory, as FP64.
  */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>

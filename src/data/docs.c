@@ -212,13 +212,6 @@ static bool holds_ids(const char *path)
            lki_ends_with(path, ".bin");
 }
 
-static uint32_t width_of(const docs *self, const char *path)
-{
-    if (self->width != 0)
-        return (uint32_t)self->width / 8;
-    return lki_ends_with(path, ".u16") ? 2 : lki_ends_with(path, ".u32") ? 4 : 0;
-}
-
 static lk_status find_documents(lk_dataset *dataset, const lki_mapped *in)
 {
     docs                 *self    = dataset->state;
@@ -227,7 +220,7 @@ static lk_status find_documents(lk_dataset *dataset, const lki_mapped *in)
         return lk_fail(LK_EFORMAT, "'%s' holds %s, but '%s' before it does not", in->path,
                        self->ids != NULL ? "text" : "token ids", self->shards.at[0].path);
     if (self->ids != NULL)
-        return find_ids(dataset, in, width_of(self, in->path));
+        return find_ids(dataset, in, lki_tokens_width(self->width, in->path));
     if (lki_ends_with(in->path, ".tar"))
         return lki_tar_visit(in, &visitor);
     return find_lines(self, in, lki_ends_with(in->path, ".jsonl"));

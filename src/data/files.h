@@ -78,6 +78,10 @@ typedef struct {
     uint32_t       max;   /* the largest token */
 } lki_tokens;
 
+/* Returns the bytes per token: `bits` / 8 if a setting gives them, else by the suffix .u16 or .u32;
+ * 0: the header has them. */
+uint32_t lki_tokens_width(uint64_t bits, const char *path);
+
 /* Parses a token file.  `width` 0: read from the header; `vocabulary` 0: any token is valid. */
 LK_NODISCARD lk_status lki_tokens_parse(lki_tokens *out, const uint8_t *data, size_t bytes,
                                         uint32_t width, uint64_t vocabulary, const char *path);

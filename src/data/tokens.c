@@ -27,13 +27,6 @@ typedef struct {
     uint64_t vocabulary, width; /* 0 = not given */
 } tokens;
 
-static uint32_t width_of(const tokens *self, const char *path)
-{
-    if (self->width != 0)
-        return (uint32_t)self->width / 8;
-    return lki_ends_with(path, ".u16") ? 2 : lki_ends_with(path, ".u32") ? 4 : 0;
-}
-
 /* Adds one file.  `self` owns the file even if its contents turn out to be invalid. */
 static lk_status add_file(lk_dataset *dataset, const char *path)
 {
@@ -44,8 +37,8 @@ static lk_status add_file(lk_dataset *dataset, const char *path)
     LK_TRY(lki_map_open(&last->map, path));
     self->count++;
     LK_TRY(lki_file_watch(dataset, path));
-    LK_TRY(lki_tokens_parse(&last->file, last->map.data, last->map.bytes, width_of(self, path),
-                            self->vocabulary, path));
+    LK_TRY(lki_tokens_parse(&last->file, last->map.data, last->map.bytes,
+                            lki_tokens_width(self->width, path), self->vocabulary, path));
     last->first     = dataset->total;
     dataset->total += last->file.count;
     if (last->file.max >= dataset->info.classes)

@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+#include "data/fileset.h"
+
 enum { HEADER = 1024 };
 
 static const struct { uint32_t magic, version, width; } kinds[] = {
@@ -68,6 +70,13 @@ static uint32_t largest(const lki_tokens *tokens)
         max = token > max ? token : max;
     }
     return max;
+}
+
+uint32_t lki_tokens_width(uint64_t bits, const char *path)
+{
+    if (bits != 0)
+        return (uint32_t)bits / 8;
+    return lki_ends_with(path, ".u16") ? 2 : lki_ends_with(path, ".u32") ? 4 : 0;
 }
 
 lk_status lki_tokens_parse(lki_tokens *out, const uint8_t *data, size_t bytes, uint32_t width,

@@ -104,9 +104,4 @@ static inline bool lki_flight_is_member(const lki_flight_circle *circle, uint32_
     return (circle->members[rank / 64] >> rank % 64 & 1) != 0;
 }
 
-static inline lki_flight_event *lki_flight_event_of(const lk_flight_operation *operation)
-{
-    return (lki_flight_event *)(uintptr_t)operation; /* valid because `super` is the first member */
-}
-
 #endif

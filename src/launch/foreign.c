@@ -21,7 +21,6 @@
 #include <unistd.h>
 
 #include "base/hash.h"
-#include "base/memory.h"
 #include "comm/roster.h"
 #include "launch/rendezvous/rendezvous.h"
 #include "launch/slurm.h"

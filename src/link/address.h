@@ -25,12 +25,6 @@ void lki_address_text(char out[LKI_ADDRESS_BYTES], const lki_address *address);
 
 bool lki_address_is_loopback(const lki_address *address);
 
-/* Returns the address, without a port, of the interface on the route to `towards`, which may be a
- * host name.  Peers on the same network as `towards` can connect to this address.  With `remote`, a
- * loopback or link-local address is LK_EINVAL, because other hosts cannot reach it. */
-LK_NODISCARD lk_status lki_address_interface(char out[LKI_ADDRESS_BYTES], const char *towards,
-                                             bool remote);
-
 /* Opens a listening socket on the address `host`.  The kernel chooses the port. */
 LK_NODISCARD lk_status lki_address_listen(int *fd, lki_address *out, const char *host);
 

@@ -1,13 +1,10 @@
-/* address_test.c -- addresses as text, and the choice of an interface. */
+/* address_test.c -- addresses as text, and listening sockets. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
-#include <netdb.h>
-#include <sched.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/status.h"
@@ -56,22 +53,6 @@ static void invalid_addresses_are_refused(void **state)
     assert_string_equal(port, "29500");
 }
 
-static void loopback_is_for_one_host(void **state)
-{
-    char out[LKI_ADDRESS_BYTES];
-    (void)state;
-    assert_int_equal(lki_address_interface(out, "127.0.0.1:4711", false), LK_OK);
-    assert_string_equal(out, "127.0.0.1");
-    struct addrinfo *found = NULL; /* remains NULL without /etc/hosts */
-    if (getaddrinfo("localhost", NULL, NULL, &found) == 0) {
-        assert_int_equal(lki_address_interface(out, "localhost:4711", false), LK_OK);
-        freeaddrinfo(found);
-    }
-    assert_int_equal(lki_address_interface(out, "127.0.0.1:4711", true), LK_EINVAL);
-    assert_non_null(strstr(lk_error_last()->message, "loopback"));
-    assert_int_equal(lki_address_interface(out, "no-such-host.invalid:1", true), LK_EINVAL);
-}
-
 /* Checks that the kernel chooses a port, and that the call returns it. */
 static void listening_returns_the_chosen_port(void **state)
 {
@@ -103,39 +84,12 @@ static void listening_returns_the_chosen_port(void **state)
     }
 }
 
-/* Takes down the loopback interface in a new network namespace, so that no route exists.  Expects
- * an error. */
-static void no_route_is_an_error(void **state)
-{
-    (void)state;
-    pid_t pid = fork();
-    if (pid == 0) {
-        char out[LKI_ADDRESS_BYTES];
-        if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
-            _exit(77);
-        _exit(lki_address_interface(out, "192.0.2.1:1", false) == LK_EINVAL &&
-                      strstr(lk_error_last()->message, "no route") != NULL
-                  ? 0
-                  : 1);
-    }
-    int status = 0;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFEXITED(status));
-    if (WEXITSTATUS(status) == 77) {
-        print_message("skipped: no network namespaces here\n");
-        skip();
-    }
-    assert_int_equal(WEXITSTATUS(status), 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(addresses_survive_formatting_and_parsing),
         cmocka_unit_test(invalid_addresses_are_refused),
-        cmocka_unit_test(loopback_is_for_one_host),
         cmocka_unit_test(listening_returns_the_chosen_port),
-        cmocka_unit_test(no_route_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

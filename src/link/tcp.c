@@ -14,12 +14,12 @@
  * With TLS, unsent bytes may remain in memory.  Closing sends these bytes for a bounded time, and
  * announces the end on outgoing lanes.  Without TLS the kernel already has all bytes.
  */
+#include "base/file.h"
 #include "link/tcp_inside.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -34,17 +34,10 @@ enum {
 
 static lki_tcp *tcp_of(const lki_link *link);
 
-int64_t lki_tcp_now_ms(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static int64_t now_ms(const lki_link *link)
 {
     (void)link;
-    return lki_tcp_now_ms();
+    return lki_now_ms();
 }
 
 /* ---- Lanes and slots --------------------------------------------------------------------- */
@@ -331,7 +324,7 @@ static void tell_hot(const lki_tcp *tcp, report *to)
  * retry. */
 static lk_status tick(lki_tcp *tcp, int64_t *next_ms)
 {
-    int64_t now = lki_tcp_now_ms();
+    int64_t now = lki_now_ms();
 
     LK_TRY(lki_tcp_hurry(tcp, now, next_ms));
     LK_TRY(lki_tcp_retry(tcp, now, next_ms));
@@ -350,7 +343,7 @@ static lk_status look(lki_tcp *tcp, int64_t until_ms, report *to)
     bury_all(tcp);
     LK_TRY(tick(tcp, &next_ms));
     tell_hot(tcp, to);
-    int64_t pause = to->count > 0 ? 0 : next_ms - lki_tcp_now_ms();
+    int64_t pause = to->count > 0 ? 0 : next_ms - lki_now_ms();
     pause         = pause < 0 ? 0 : pause > 60000 ? 60000 : pause;
     int count     = epoll_wait(tcp->epoll, events, EVENTS, (int)pause);
     if (count < 0 && errno != EINTR)
@@ -385,7 +378,7 @@ static lk_status tcp_wait(lki_link *link, int64_t ms, lki_ready *ready, uint32_t
                           uint32_t *count)
 {
     lki_tcp *tcp   = tcp_of(link);
-    int64_t  now   = lki_tcp_now_ms();
+    int64_t  now   = lki_now_ms();
     int64_t  until = now + (ms > 0 ? ms : 0);
     report   to    = { ready, capacity, 0 };
 
@@ -393,9 +386,9 @@ static lk_status tcp_wait(lki_link *link, int64_t ms, lki_ready *ready, uint32_t
     excuse(tcp, now);
     do
         LK_TRY(look(tcp, until, &to));
-    while (to.count == 0 && lki_tcp_now_ms() < until);
+    while (to.count == 0 && lki_now_ms() < until);
     *count         = to.count;
-    tcp->looked_ms = lki_tcp_now_ms();
+    tcp->looked_ms = lki_now_ms();
     return LK_OK;
 }
 
@@ -466,13 +459,13 @@ static void tcp_free(lki_tcp *tcp)
 static void tcp_close(lki_link *link)
 {
     lki_tcp *tcp   = tcp_of(link);
-    int64_t  until = lki_tcp_now_ms() + LINGER_MS;
+    int64_t  until = lki_now_ms() + LINGER_MS;
     report   none  = { NULL, 0, 0 };
 
     for (uint32_t peer = 0; peer < link->ranks; peer++)
         for (uint32_t i = 0; peer != link->rank && i < link->streams; i++)
             tcp_watch(link, peer, i, false, false);
-    while (say_farewells(tcp) && lki_tcp_now_ms() < until && look(tcp, until, &none) == LK_OK)
+    while (say_farewells(tcp) && lki_now_ms() < until && look(tcp, until, &none) == LK_OK)
         continue;
     tcp_free(tcp);
 }
@@ -512,7 +505,7 @@ static lk_status allocate(lki_tcp **out, const lki_tcp_options *options)
     memcpy(tcp->mine.job, options->job, sizeof tcp->mine.job);
     if (options->key != NULL)
         memcpy(tcp->key, options->key, sizeof tcp->key);
-    tcp->looked_ms = lki_tcp_now_ms();
+    tcp->looked_ms = lki_now_ms();
     tcp->expected  = (options->ranks - 1) * streams;
     LK_TRY(LKI_NEW(&tcp->reached, options->ranks, "a tcp link's peers"));
     LK_TRY(LKI_NEW(&tcp->slots, (size_t)options->ranks * streams, "a tcp link's streams"));

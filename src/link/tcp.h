@@ -55,8 +55,7 @@ typedef struct {
     uint64_t             epoch;
     const unsigned char *key;  /* the job's key of LKI_KEY_BYTES bytes, copied; NULL: plain TCP, for
                                 * trusted networks */
-    const char          *host; /* numeric address to listen on, as returned by
-                                * lki_address_interface() */
+    const char          *host; /* numeric address to listen on, without a port */
 
     /* Returns the address of a rank as text, or NULL while the address is unknown. */
     const char *(*address_of)(void *context, uint32_t rank);

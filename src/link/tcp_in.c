@@ -6,10 +6,10 @@
  * of streams that may still be connected, plus PLACES.  The oldest stranger is refused when the
  * limit is reached.  A stranger with a valid hello becomes the incoming lane of a slot.
  */
+#include "base/file.h"
 #include "link/tcp_inside.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -40,7 +40,7 @@ static void note(lki_tcp *tcp, lki_refusal why, const char *address, const char 
     char text[LKI_DOORBOOK_TEXT_BYTES];
 
     tcp->refusals[why]++;
-    if (lki_doorbook_enter(&tcp->doorbook, why, address, more, lki_tcp_now_ms(), text)
+    if (lki_doorbook_enter(&tcp->doorbook, why, address, more, lki_now_ms(), text)
         && tcp->options.refused != NULL)
         tcp->options.refused(tcp->options.context, why, text);
 }
@@ -111,7 +111,7 @@ static lk_status admit(lki_tcp *tcp, int fd, const lki_address *address)
         return status;
     }
     lane->state       = LKI_LANE_GREETING;
-    lane->deadline_ms = lki_tcp_now_ms() + tcp->options.hello_ms;
+    lane->deadline_ms = lki_now_ms() + tcp->options.hello_ms;
     lki_address_text(lane->address, address);
     lki_lane_push(&tcp->strangers, lane);
     tcp->strangers_count++;
@@ -130,7 +130,7 @@ lk_status lki_tcp_accept(lki_tcp *tcp)
                                  SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
             note(tcp, LKI_REFUSED_CROWDED, "somewhere", strerror(errno));
-            tcp->listen_again_ms = lki_tcp_now_ms() + EXHAUSTED_MS;
+            tcp->listen_again_ms = lki_now_ms() + EXHAUSTED_MS;
             return LK_OK;
         }
         if (fd < 0 && errno == EAGAIN)

@@ -51,8 +51,6 @@ static inline lki_slot *lki_tcp_slot(const lki_tcp *tcp, uint32_t peer, uint32_t
     return &tcp->slots[(size_t)peer * tcp->super.streams + stream];
 }
 
-int64_t lki_tcp_now_ms(void);
-
 /* Reports the refusals that are due. */
 void lki_tcp_tell_refusals(lki_tcp *tcp, int64_t now_ms);
 

@@ -9,6 +9,7 @@
  * connections while the peer computes.  Ranks that wait for a message decide how long the admission
  * may take.
  */
+#include "base/file.h"
 #include "link/tcp_inside.h"
 
 #include <errno.h>
@@ -24,7 +25,7 @@ enum { RETRY_MS_MIN = 10, RETRY_MS_MAX = 500 };
 __attribute__((format(printf, 3, 4))) static lk_status failed(lki_lane *lane, bool final,
                                                               const char *format, ...)
 {
-    int64_t now = lki_tcp_now_ms(), limit = lane->tcp->options.connect_ms;
+    int64_t now = lki_now_ms(), limit = lane->tcp->options.connect_ms;
     int64_t pause = RETRY_MS_MIN << (lane->attempts < 6 ? lane->attempts : 6);
     char    reason[160], why[sizeof lane->why];
     va_list args;
@@ -219,7 +220,7 @@ lk_status lki_tcp_dial(lki_tcp *tcp, uint32_t peer, uint32_t stream)
     lane->peer        = peer;
     lane->stream      = stream;
     lane->state       = LKI_LANE_WAITING;
-    lane->deadline_ms = lki_tcp_now_ms() + tcp->options.connect_ms;
+    lane->deadline_ms = lki_now_ms() + tcp->options.connect_ms;
     (void)snprintf(lane->address, sizeof lane->address, "rank %u", peer);
     lki_tcp_slot(tcp, peer, stream)->out = lane;
     lki_tcp_heat(lki_tcp_slot(tcp, peer, stream));

@@ -334,6 +334,8 @@ static void follows_schedules(void **state)
 {
     (void)state;
     lk_schedule s = { .kind = LK_CONSTANT, .lr = 0.3 };
+    assert_string_equal(lk_schedule_name(s.kind), "constant");
+    assert_string_equal(lk_schedule_name(LK_ONE_CYCLE), "one-cycle");
     near_(lk_schedule_at(&s, 0), 0.3);
     near_(lk_schedule_at(&s, 1000000), 0.3);
     s.warmup = 10;

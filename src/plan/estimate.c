@@ -1,7 +1,6 @@
 /* estimate.c -- estimates the memory that a run needs on each of its hosts.
  *
  * The arithmetic is that of a run (train/loop/memory.c).  Here it gets a model without values. */
-#include <string.h>
 
 #include "base/memory.h"
 #include "base/options.h"

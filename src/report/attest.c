@@ -15,7 +15,6 @@
  * show which one was changed.  They prove nothing themselves; earlier versions have none.
  * Statements of version 1 have no losses of virtual workers.
  */
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -33,7 +32,7 @@
 #include "report/target.h"
 
 #define FORMAT "lockstep-statement"
-enum { VERSION = 2, DATA_FILES_MAX = 2, FIELD_DIGITS = 16, FIELD_NAME = 128 };
+enum { VERSION = 2, FIELD_DIGITS = 16, FIELD_NAME = 128 };
 
 struct lk_statement {
     json_t                  *root; /* owns all strings */

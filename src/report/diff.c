@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/memory.h"
 #include "report/target.h"
 
 void lki_diff_report(lki_diff *diff, const lk_difference *difference)

@@ -14,7 +14,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/memory.h"
 #include "lockstep/flight.h"
 #include "report/diff.h"
 

@@ -8,7 +8,6 @@
  */
 #include <math.h>
 #include <nettle/base64.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"

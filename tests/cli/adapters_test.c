@@ -6,7 +6,7 @@
  * Method: the command with small models.  tests/parity/adapters.py compares with PEFT.
  */
 #include "base/thorough_testing.h"
-#include "command.h"
+#include "damage.h"
 
 #define LOCKSTEP LK_TEST_COMMAND " "
 #define DATA "--data text:text --context 8 --global-batch 6 --micro-batch 1 --seed 3 --quiet "
@@ -120,10 +120,7 @@ static void base_and_adapters_are_used_together(void **state)
 
 #define EDIT(key, from, to) "sed -i '/\"" key "\"/s/" from "/" to "/' bad/adapter_config.json"
 
-/* A folder that is damaged, or options that contradict one, and what the message says. */
-static const struct {
-    const char *damage, *options, *says;
-} refused[] = {
+static const damage_case refused[] = {
     { "true", "gpt --init base --lora-rank 4",
       "--lora-rank is 4, but bad/adapter_config.json has 3" },
     { "true", "gpt --init base --lora-alpha 4", "--lora-alpha is 4, but bad/adapter_config.json" },
@@ -147,18 +144,9 @@ static const struct {
 
 static void damage_and_contradictions_are_refused(void **state)
 {
-    static command_result result;
-    char                  line[2048];
-    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i += lki_brief() ? 3 : 1) {
-        (void)snprintf(line, sizeof line, "rm -rf bad; cp -r peft bad; %s; " LOCKSTEP
-                       "train %s --adapter bad " DATA "--steps 1 --workers 1 --worker-mode threads "
-                       "--checkpoint none", refused[i].damage, refused[i].options);
-        (void)run_shell(&result, *state, line);
-        if (result.status == 0 || strstr(result.err, refused[i].says) == NULL)
-            fail_msg("%s, %s: \"%s\" is not in: %s", refused[i].damage, refused[i].options,
-                     refused[i].says, result.err);
-    }
-    shell(&result, state, "ls none/*", 2); /* nothing */
+    refuse_damage(state, "peft", "--adapter bad " DATA "--steps 1 --workers 1 "
+                  "--worker-mode threads", refused, sizeof refused / sizeof refused[0],
+                  lki_brief() ? 3 : 1);
 }
 
 static void another_base_is_refused(void **state)

@@ -5,7 +5,7 @@
  *         Damaged folders and options that contradict are refused by name before a run starts.
  * Method: the command with small models.  tests/parity/hugging_face.py compares with transformers.
  */
-#include "command.h"
+#include "damage.h"
 
 #define LOCKSTEP LK_TEST_COMMAND " "
 #define OF(name) LK_TEST_SOURCE "/tests/tokenizers/" name ".json"
@@ -67,10 +67,7 @@ static void a_run_takes_its_options_from_the_folder(void **state)
 #define EDIT(key, from, to) "sed -i '/\"" key "\"/s/" from "/" to "/' bad/config.json"
 #define INDEX(program) "sed -i '" program "' bad/*.index.json"
 
-/* A folder that is damaged, or options that contradict one, and what the message says. */
-static const struct {
-    const char *damage, *options, *says;
-} refused[] = {
+static const damage_case refused[] = {
     { "true", "llama --layers 3", "--layers is 3, but bad/config.json has num_hidden_layers 2" },
     { "true", "llama --rope-theta 5",
       "--rope-theta is 5, but bad/config.json has rope_theta 10000" },
@@ -113,19 +110,8 @@ static const struct {
 
 static void damage_and_contradictions_are_refused(void **state)
 {
-    static command_result result;
-    char                  line[2048];
-    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
-        (void)snprintf(line, sizeof line, "rm -rf bad; cp -r qwen3 bad; %s; " LOCKSTEP
-                       "train %s --init bad " DATA "%s--steps 1 --checkpoint none",
-                       refused[i].damage, refused[i].options,
-                       strstr(refused[i].options, "--context") != NULL ? "--context 64 " : "");
-        (void)run_shell(&result, *state, line);
-        if (result.status == 0 || strstr(result.err, refused[i].says) == NULL)
-            fail_msg("%s, %s: \"%s\" is not in: %s", refused[i].damage, refused[i].options,
-                     refused[i].says, result.err);
-    }
-    shell(&result, state, "ls none/*", 2); /* nothing */
+    refuse_damage(state, "qwen3", "--init bad " DATA "--steps 1", refused,
+                  sizeof refused / sizeof refused[0], 1);
 }
 
 static void models_that_transformers_lacks_are_not_exported(void **state)

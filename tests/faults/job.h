@@ -165,6 +165,14 @@ static inline bool has_ended(const job *j)
     return waitid(P_PID, (id_t)j->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
 }
 
+static inline uint32_t count_of(const char *text, const char *word)
+{
+    uint32_t count = 0;
+    for (const char *at = text; (at = strstr(at, word)) != NULL; at++)
+        count++;
+    return count;
+}
+
 /* Sleeps briefly.  Fails if the limit has passed, or if the job had already ended before the call.
  * So the caller checks once more after the end of the job. */
 static inline void check_waiting(job *j, double since, const char *what)

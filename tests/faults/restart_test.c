@@ -69,14 +69,6 @@ static bool await_progress(job *j, uint32_t count, unsigned long *step)
     return false;
 }
 
-static uint32_t count_words(const char *text, const char *word)
-{
-    uint32_t count = 0;
-    for (const char *at = text; (at = strstr(at, word)) != NULL; at++)
-        count++;
-    return count;
-}
-
 /* Waits for progress, then kills child processes of the command.  Alternately kills the last of the
  * `children` child processes and all of them. */
 static void hit_again_and_again(const char *folder, uint32_t workers, const char *options,
@@ -98,8 +90,8 @@ static void hit_again_and_again(const char *folder, uint32_t workers, const char
     if (j.result.status != 0)
         fail_msg("%s: status %d: %s", line, j.result.status, j.result.err);
     assert_in_range(blows, 1, BLOWS);
-    assert_int_equal(count_words(j.result.err, "all workers are started again"), blows);
-    assert_int_equal(count_words(j.result.err, "resuming from ck/step-"), blows);
+    assert_int_equal(count_of(j.result.err, "all workers are started again"), blows);
+    assert_int_equal(count_of(j.result.err, "resuming from ck/step-"), blows);
     read_weights(&j.result, digits);
     if (strcmp(digits, wanted) != 0)
         fail_msg("%s: %s, undisturbed: %s", line, digits, wanted);
@@ -194,7 +186,7 @@ static void a_run_without_newer_checkpoints_gives_up(void **state)
     }
     (void)job_wait(&j);
     assert_int_equal(j.result.status, 128 + SIGKILL);
-    assert_int_equal(count_words(j.result.err, "started again, from the beginning"), 2);
+    assert_int_equal(count_of(j.result.err, "started again, from the beginning"), 2);
     assert_non_null(strstr(j.result.err, "(2 of 2 without a newer one)"));
 }
 

@@ -72,14 +72,6 @@ static inline bool await_or_end(job *j, const char *word)
     return false;
 }
 
-static inline uint32_t count_of(const char *text, const char *word)
-{
-    uint32_t count = 0;
-    for (const char *at = text; (at = strstr(at, word)) != NULL; at++)
-        count++;
-    return count;
-}
-
 /* Waits for the nth `word`.  Reads the log during the wait, because other ranks may wait for the
  * rank that writes the log. */
 static inline void await_nth(job *j, const char *word, uint32_t nth)

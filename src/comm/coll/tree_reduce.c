@@ -22,7 +22,6 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "base/memory.h"
 #include "comm/coll/tree_reduce.h"
 #include "comm/group/span.h"
 #include "device/quantise.h"

@@ -2,7 +2,6 @@
 #include "lockstep/comm.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>

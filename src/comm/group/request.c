@@ -5,7 +5,6 @@
  */
 #include "comm/group/request.h"
 
-#include <stdio.h>
 
 #include "base/memory.h"
 #include "comm/group/engine.h"

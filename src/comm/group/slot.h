@@ -7,18 +7,9 @@
 #ifndef LKI_COMM_GROUP_SLOT_H
 #define LKI_COMM_GROUP_SLOT_H
 
+#include "base/hint.h"
 #include "comm/flight.h"
 #include "comm/group/group.h"
-
-/* Prefetches a cache line for writing, in exclusive state. */
-static inline void lki_prefetch_to_write(const void *line)
-{
-#if defined(__x86_64__)
-    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)line));
-#else
-    __builtin_prefetch(line, 1);
-#endif
-}
 
 static inline size_t lki_op_index(const lki_op *op)
 {

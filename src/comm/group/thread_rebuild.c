@@ -7,7 +7,6 @@
  */
 #include "comm/group/thread_rebuild.h"
 
-#include <stdio.h>
 #include <time.h>
 
 #include "base/memory.h"

@@ -19,9 +19,9 @@
  * deadline longer than the one given at opening (lk_comm_set_timeout()) applies to running peers,
  * not to a stopped one.
  */
+#include "base/hint.h"
 #include "comm/group/span.h"
 
-#include <errno.h>
 #include <linux/futex.h>
 #include <limits.h>
 #include <sched.h>
@@ -46,15 +46,6 @@ enum {
 static void full_fence(void)
 {
     atomic_thread_fence(memory_order_seq_cst);
-}
-
-static void relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
 }
 
 static int64_t now_ns(void)
@@ -159,7 +150,7 @@ static bool arrives_soon(lk_comm *comm, lki_goal goal)
         for (uint32_t i = 0; i < comm->spins; i++) {
             if (lki_arrived(comm, goal))
                 return true;
-            relax();
+            lki_relax();
         }
     }
     return false;
@@ -210,7 +201,7 @@ static lk_status await_for(lk_comm *comm, lki_goal goal, int64_t ms, int64_t *la
             goal.first++; /* need not be checked again: counters never decrease */
         if (goal.first == goal.end)
             return LK_OK;
-        relax();
+        lki_relax();
     }
     return await_slowly(comm, goal, ms, late);
 }

@@ -46,17 +46,6 @@ static lki_link *link_of(void *context, uint32_t rank, uint64_t epoch)
 
 /* ---- The new group works ------------------------------------------------------------------ */
 
-static float tree_sum(const lk_comm *comm, uint32_t first, uint32_t count, size_t i)
-{
-    uint32_t half = 1;
-    if (count == 1)
-        return world_value(lk_comm_world_rank(comm, first), i, 7);
-    while (half * 2 < count)
-        half *= 2;
-    float left = tree_sum(comm, first, half, i);
-    return left + tree_sum(comm, first + half, count - half, i);
-}
-
 static bool sums_are_right(lk_comm *comm)
 {
     float    data[COUNT];
@@ -66,7 +55,7 @@ static bool sums_are_right(lk_comm *comm)
         data[i] = world_value(me, i, 7);
     CHECK(lk_all_reduce(comm, data, data, COUNT, LK_F32, LK_SUM) == LK_OK);
     for (size_t i = 0; i < COUNT; i++) {
-        float want = tree_sum(comm, 0, lk_comm_size(comm), i);
+        float want = world_tree(comm, 0, lk_comm_size(comm), i, 7);
         CHECK(memcmp(&data[i], &want, sizeof want) == 0);
     }
     return true;
@@ -321,7 +310,7 @@ static bool arena_is_shared(lk_comm *comm, const lk_arena *arena)
 
     CHECK(lk_tree_reduce(comm, &op) == LK_OK);
     for (size_t i = 0; i < COUNT && me == 0; i++) {
-        float want = tree_sum(comm, 0, ranks, i);
+        float want = world_tree(comm, 0, ranks, i, 7);
         CHECK(memcmp(&sums[i], &want, sizeof want) == 0);
     }
     return true;

@@ -1,5 +1,4 @@
 /* calls.c -- versions for several hosts of the calls that use slots and seats on one host. */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/hash.h"

@@ -26,7 +26,6 @@
  * Order:   the canonical tree: exact, for every assignment of leaves to hosts.
  * Memory:  that of tasks (task.h): a rank has at most one segment of scratch per piece.
  */
-#include <string.h>
 
 #include "base/memory.h"
 #include "comm/span/forest_state.h"
@@ -184,11 +183,6 @@ void lki_forest_free(lki_forest *f)
     lki_free(f->pieces);
     lki_free(f->places);
     lki_free(f);
-}
-
-const lk_request *lki_forest_gathering(const lki_forest *f)
-{
-    return f->stage == LKI_FOREST_GATHERING ? f->gathering : NULL;
 }
 
 const lki_task *lki_forest_task(const lki_forest *f)

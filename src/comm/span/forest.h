@@ -19,10 +19,8 @@ LK_NODISCARD lk_status lki_forest_new(lki_forest **out, lk_request *request);
 LK_NODISCARD lk_status lki_forest_move(lki_forest *forest, const lki_wire_op *op, bool *moved,
                                        bool *done);
 
-/* Returns the gathering on this host for which the forest waits.  NULL: the forest waits for
- * lki_forest_task(). */
-const lk_request *lki_forest_gathering(const lki_forest *forest);
-const lki_task   *lki_forest_task(const lki_forest *forest);
+/* Returns the task that the forest executes, or NULL if it executes none. */
+const lki_task *lki_forest_task(const lki_forest *forest);
 
 /* Frees the forest.  NULL is allowed. */
 void lki_forest_free(lki_forest *forest);

@@ -11,7 +11,6 @@
  * The cache is a directory with a file for each kind of link and set of hosts.  Files are replaced
  * atomically.  If a file is unreadable, the constants are measured and the file is replaced.
  */
-#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>

@@ -343,14 +343,6 @@ lk_status lki_relay_move(lki_relay *y, bool *moved, bool *done)
     return st;
 }
 
-lk_request *lki_relay_waits_for(const lki_relay *y)
-{
-    for (size_t i = 0; i < y->part_count; i++)
-        if (y->parts[i].open > 0)
-            return y->parts[i].requests[y->parts[i].open - 1];
-    return NULL;
-}
-
 /* ---- Life -------------------------------------------------------------------------------- */
 
 void lki_relay_free(lki_relay *y)

@@ -34,9 +34,6 @@ LK_NODISCARD lk_status lki_relay_new(lki_relay **out, lk_request *request);
 /* Advances the relay.  Sets *moved if the relay advanced, and *done if it is complete. */
 LK_NODISCARD lk_status lki_relay_move(lki_relay *relay, bool *moved, bool *done);
 
-/* Returns a request for which the relay waits, or NULL. */
-lk_request *lki_relay_waits_for(const lki_relay *relay);
-
 /* Frees the relay.  NULL is allowed. */
 void lki_relay_free(lki_relay *relay);
 

@@ -6,7 +6,6 @@
  */
 #include "comm/span/span.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/hash.h"

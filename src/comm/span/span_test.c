@@ -55,23 +55,13 @@ static bool gathers(lk_comm *comm, uint32_t *data, size_t n)
     return true;
 }
 
-static float tree(uint32_t first, uint32_t count, size_t i, uint32_t call)
-{
-    if (count == 1)
-        return world_value(first, i, call);
-    uint32_t left = 1;
-    while (2 * left < count)
-        left *= 2;
-    return tree(first, left, i, call) + tree(first + left, count - left, i, call);
-}
-
 static bool sums(lk_comm *comm, float *send, float *recv, size_t n, uint32_t call)
 {
     for (size_t i = 0; i < n; i++)
         send[i] = world_value(lk_comm_rank(comm), i, call);
     CHECK(lk_all_reduce(comm, send, recv, n, LK_F32, LK_SUM) == LK_OK);
     for (size_t i = 0; i < n; i++) {
-        float want = tree(0, lk_comm_size(comm), i, call);
+        float want = world_tree(comm, 0, lk_comm_size(comm), i, call);
         CHECK(memcmp(&recv[i], &want, sizeof want) == 0);
     }
     return true;

@@ -50,18 +50,6 @@ static void meet(lk_comm *comm)
 
 /* ---- The new group works ------------------------------------------------------------------ */
 
-/* Returns the sum over ranks [first, first + count) of the group along the canonical tree. */
-static float tree_sum(const lk_comm *comm, uint32_t first, uint32_t count, size_t i)
-{
-    uint32_t half = 1;
-    if (count == 1)
-        return world_value(lk_comm_world_rank(comm, first), i, 7);
-    while (half * 2 < count)
-        half *= 2;
-    float left = tree_sum(comm, first, half, i);
-    return left + tree_sum(comm, first + half, count - half, i);
-}
-
 static void check_sum(lk_comm *comm, float *data, size_t count)
 {
     uint32_t me = lk_comm_world_rank(comm, lk_comm_rank(comm)), n = lk_comm_size(comm);
@@ -70,7 +58,7 @@ static void check_sum(lk_comm *comm, float *data, size_t count)
         data[i] = world_value(me, i, 7);
     MUST(lk_all_reduce(comm, data, data, count, LK_F32, LK_SUM) == LK_OK);
     for (size_t i = 0; i < count; i++) {
-        float want = tree_sum(comm, 0, n, i);
+        float want = world_tree(comm, 0, n, i, 7);
         MUST(memcmp(&data[i], &want, sizeof want) == 0);
     }
 }

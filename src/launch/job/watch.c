@@ -27,15 +27,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/file.h"
-#include "base/memory.h"
 #include "base/pidfd.h"
 #include "launch/job/executor.h"
 #include "launch/job/faults.h"

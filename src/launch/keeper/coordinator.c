@@ -5,10 +5,8 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/memory.h"
 #include "base/pidfd.h"
 #include "launch/keeper/keeper.h"
 

@@ -134,12 +134,6 @@ static inline lki_keeper *lki_keeper_of(const lki_job *job)
     return job->executor_state;
 }
 
-/* Returns true in a coordinator.  Functions that only a coordinator may call assert this. */
-static inline bool lki_is_coordinator(const lki_job *job)
-{
-    return lki_keeper_of(job) != NULL && lki_keeper_of(job)->inside;
-}
-
 /* ---- For launch.c ------------------------------------------------------------------------ */
 
 /* Returns true if this job needs a keeper. */

@@ -7,7 +7,6 @@
  * keeper drops it.  The keeper recognises repeated messages because in each epoch a node announces
  * its workers, the group's failure, its request for a new group and its survivors only once.
  */
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

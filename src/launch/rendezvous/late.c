@@ -14,7 +14,6 @@
  */
 #include "launch/rendezvous/guests.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/hash.h"

@@ -260,12 +260,6 @@ lk_status lki_line_say(lki_line *line, const void *letter, size_t bytes)
     return LK_OK;
 }
 
-lk_status lki_line_write(lki_line *line, const lki_letter *letter)
-{
-    unsigned char bytes[LKI_LETTER_PLAIN_BYTES];
-    return lki_line_say(line, bytes, lki_letter_write(bytes, letter));
-}
-
 bool lki_line_has_more(const lki_line *line)
 {
     bool waits = line->out.first < line->out.end;

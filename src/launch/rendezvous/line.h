@@ -65,9 +65,6 @@ LK_NODISCARD lk_status lki_line_next(lki_line *line, lki_letter *letter, bool *g
  * more can be sent. */
 LK_NODISCARD lk_status lki_line_say(lki_line *line, const void *letter, size_t bytes);
 
-/* Queues a letter that has no list. */
-LK_NODISCARD lk_status lki_line_write(lki_line *line, const lki_letter *letter);
-
 /* Closes the direction to the peer once everything queued has been sent.  The line ends when the
  * peer has read everything and closes the connection.  An earlier close() may destroy bytes that
  * are still being sent: the kernel resets a connection that is closed with unread bytes. */

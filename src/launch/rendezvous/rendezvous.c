@@ -7,7 +7,6 @@
 #include "launch/rendezvous/inside.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>

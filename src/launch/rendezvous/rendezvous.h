@@ -33,7 +33,7 @@
 
 typedef struct lki_rendezvous lki_rendezvous;
 
-enum { LKI_CAUSE_BYTES = 512, LKI_ENDPOINT_BYTES = 160, LKI_SETTINGS_MAX = 64 };
+enum { LKI_CAUSE_BYTES = 512, LKI_SETTINGS_MAX = 64 };
 
 typedef struct {
     const char *endpoint;   /* "tcp://HOST:PORT", where node 0 listens */

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "base/memory.h"
 
 /* Sends a letter to all seated guests except `from` (may be NULL). */
 static void tell_all(lki_server *server, const lki_guest *from, const void *letter, size_t bytes)

@@ -11,7 +11,6 @@
 
 #include <string.h>
 
-#include "base/hash.h"
 #include "base/memory.h"
 #include "base/options.h"
 #include "comm/worker.h"

@@ -2,7 +2,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/memory.h"
 #include "comm/worker.h"
 #include "parallel/features/groups.h"
 #include "parallel/strategies/ddp.h"

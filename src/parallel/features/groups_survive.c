@@ -17,7 +17,6 @@
 
 #include <string.h>
 
-#include "base/memory.h"
 #include "comm/worker.h"
 #include "parallel/stored.h"
 #include "parallel/strategies/ddp.h"

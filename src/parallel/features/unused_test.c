@@ -5,12 +5,13 @@
  *
  * Goal:   any such loop, on any number of workers and hosts, has the bits of the plain reference.
  *         Parameters that are never used are unchanged and named.  The gradient of a parameter that
- *         some virtual workers use is the mean over all.  Reordering buckets and adding
- *         micro-batches change no bit.
+ *         some virtual workers use is the mean over all.  Reordering buckets, adding micro-batches,
+ *         and going on in another object change no bit.
  * Method: as in parallel_test.c: gradients are pure functions of the position, and ranks are
  *         threads, on one host or on several simulated hosts.
  * Negative controls: if usage is ignored, an unused parameter decays; with another number of
- *         micro-batches, or if LK_UNUSED_STATIC is violated, the step is refused.
+ *         micro-batches, or if LK_UNUSED_STATIC is violated, the step is refused; weights differ if
+ *         the missed steps are not loaded.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,9 +37,12 @@ static const lk_param model[PARAMS] = {
 };
 static const uint32_t param_of[TERMS] = { NEVER, LATE, SOME, SHARED, SHARED };
 
-typedef struct {
+typedef struct crew {
     lk_parallel_options options;
     uint32_t            ranks;
+    uint32_t            first, end; /* the steps; `end` 0: STEPS */
+    const struct crew  *start;      /* NULL, or the crew whose values this one has at first */
+    bool                forgets;    /* does not load the missed steps of `start` */
     hosted              hosts;     /* zero: a single host */
     uint32_t            late;      /* the first step in which LATE is used */
     uint32_t            micros;    /* 0: as in the options */
@@ -47,7 +51,8 @@ typedef struct {
     bool                reordered; /* whether rank 0 has reordered buckets */
     uint32_t            unused[STEPS];
     char                names[64];
-    uint64_t            missed;
+    uint64_t            missed[PARAMS];
+    bool                used[PARAMS];
     /* [][0]: values; the others: the optimizer's state */
     float values[PARAMS][3][ELEMENTS];
     /* the error of the first rank whose failure was not caused by another rank */
@@ -117,10 +122,24 @@ static lk_status take_values(lk_parallel *p, crew *c)
                                      p->rank == 0 ? c->values[i][which] : ignored));
     if (p->rank == 0) {
         lk_parallel_unused_names(p, c->names, sizeof c->names);
-        c->missed    = lk_parallel_missed(p, LATE);
+        for (uint32_t i = 0; i < PARAMS; i++) {
+            c->missed[i] = lk_parallel_missed(p, i);
+            c->used[i]   = lk_parallel_is_used(p, i);
+        }
         c->reordered = p->layout->terms[0].param != NEVER;
     }
     return lk_barrier(p->comm);
+}
+
+static lk_status load_values(lk_parallel *p, const crew *start, bool forgets)
+{
+    for (uint32_t i = 0; i < PARAMS; i++) {
+        for (uint32_t which = 0; which < 3; which++)
+            LK_TRY(lk_parallel_load(p, i, which, start->values[i][which]));
+        if (!forgets)
+            lk_parallel_load_missed(p, i, start->missed[i]);
+    }
+    return LK_OK;
 }
 
 static bool rank_main(lk_comm *comm, void *context)
@@ -128,8 +147,10 @@ static bool rank_main(lk_comm *comm, void *context)
     crew        *c      = context;
     lk_parallel *p      = NULL;
     lk_status    status = lk_parallel_open(&p, comm, model, PARAMS, &c->options);
-    for (uint32_t step = 0; status == LK_OK && step < STEPS; step++)
-        status = one_step(p, c, step);
+    if (status == LK_OK && c->start != NULL)
+        status = load_values(p, c->start, c->forgets);
+    for (uint32_t s = c->first; status == LK_OK && s < (c->end > 0 ? c->end : STEPS); s++)
+        status = one_step(p, c, s);
     if (status == LK_OK)
         status = take_values(p, c);
     if (status != LK_OK) {
@@ -182,7 +203,7 @@ static void unused_parameters_stay_and_are_named(void **state)
     assert_string_equal(single.names, "never");
     assert_int_equal(single.unused[0], 2);
     assert_int_equal(single.unused[3], 1);
-    assert_int_equal(single.missed, 2);
+    assert_int_equal(single.missed[LATE], 2);
     for (uint32_t i = 0; i < 40; i++) {
         assert_true(single.values[NEVER][0][i] == 1.0f);
         assert_true(single.values[NEVER][1][i] == 0.0f && single.values[NEVER][2][i] == 0.0f);
@@ -194,7 +215,7 @@ static void unused_parameters_stay_and_are_named(void **state)
 
     early.late = 0;
     assert_int_equal(run(&early), LK_OK);
-    assert_int_equal(early.missed, 0);
+    assert_int_equal(early.missed[LATE], 0);
     assert_memory_not_equal(single.values[LATE], early.values[LATE], sizeof early.values[LATE]);
     assert_memory_equal(single.values[SHARED], early.values[SHARED], sizeof early.values[SHARED]);
 }
@@ -202,6 +223,26 @@ static void unused_parameters_stay_and_are_named(void **state)
 static const hosted shapes[] = {
     { 0 }, { 0 }, { 0 }, { .hosts = 2, .each = 1, .seed = 1 }, { .hosts = 2, .each = 2, .seed = 2 }
 };
+
+static void a_resumed_run_loads_the_missed_steps(void **state)
+{
+    static crew whole, begun, resumed;
+    (void)state;
+    whole = begun = make_crew("single", 1, LK_UNUSED_SKIP);
+    begun.end     = 2;
+    assert_int_equal(run(&whole), LK_OK);
+    assert_true(whole.used[SHARED] && whole.used[LATE] && !whole.used[NEVER]);
+    assert_int_equal(run(&begun), LK_OK);
+    assert_true(!begun.used[LATE]);
+    resumed       = make_crew("ddp", 2, LK_UNUSED_SKIP);
+    resumed.first = 2;
+    resumed.start = &begun;
+    assert_int_equal(run(&resumed), LK_OK);
+    assert_same(&resumed, &whole);
+    resumed.forgets = true;
+    assert_int_equal(run(&resumed), LK_OK);
+    assert_memory_not_equal(resumed.values, whole.values, sizeof whole.values);
+}
 
 static void all_ranks_agree_on_used_parameters(void **state)
 {
@@ -217,7 +258,7 @@ static void all_ranks_agree_on_used_parameters(void **state)
         assert_int_equal(run(&c), LK_OK);
         assert_same(&c, &single);
         assert_string_equal(c.names, "never");
-        assert_int_equal(c.missed, 2);
+        assert_int_equal(c.missed[LATE], 2);
     }
 }
 
@@ -308,6 +349,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unused_parameters_stay_and_are_named),
+        cmocka_unit_test(a_resumed_run_loads_the_missed_steps),
         cmocka_unit_test(all_ranks_agree_on_used_parameters),
         cmocka_unit_test(skipped_steps_leave_no_optimizer_state),
         cmocka_unit_test(a_step_that_breaks_its_promise_is_refused),

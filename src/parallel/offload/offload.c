@@ -10,7 +10,6 @@
  */
 #include "parallel/offload/offload.h"
 
-#include "base/file.h"
 #include "base/memory.h"
 #include "parallel/offload/vector_file.h"
 
@@ -140,14 +139,6 @@ lk_status lki_offload_put(lk_parallel *parallel, size_t span, uint32_t which, co
 {
     return which == 0 ? lki_vector_file_put(parallel->offload.params, span, 0, values)
                       : lki_vector_file_put(parallel->offload.states, span, which - 1, values);
-}
-
-lk_status lki_offload_settle(lk_parallel *parallel)
-{
-    if (parallel->offload.states != NULL)
-        LK_TRY(lki_vector_file_put_back(parallel->offload.states));
-    return parallel->offload.params != NULL ? lki_vector_file_put_back(parallel->offload.params)
-                                            : LK_OK;
 }
 
 static double take_stalled(lki_vector_file *file)

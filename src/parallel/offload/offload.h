@@ -43,11 +43,10 @@ void lki_offload_states(const lk_parallel *parallel, size_t span, float **states
 LK_NODISCARD lk_status lki_offload_get(lk_parallel *parallel, size_t span, uint32_t which,
                                        size_t from, size_t count, float *out);
 
-/* Copies all elements of a span's value to its file.  They are written by lki_offload_settle() at
- * the latest. */
+/* Copies all elements of a span's value to its file.  They are written before the file is read
+ * again. */
 LK_NODISCARD lk_status lki_offload_put(lk_parallel *parallel, size_t span, uint32_t which,
                                        const float *values);
-LK_NODISCARD lk_status lki_offload_settle(lk_parallel *parallel);
 
 /* Returns the seconds that this rank has waited for its files since the last call. */
 double lki_offload_stalled(lk_parallel *parallel);

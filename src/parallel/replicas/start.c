@@ -3,7 +3,6 @@
  * Until then one object trains with all ranks.  Its virtual workers have the ranks that they will
  * have in replicas, so that data need not be dealt anew.
  */
-#include "base/memory.h"
 #include "parallel/replicas/internal.h"
 
 /* Copies a value of a parameter to all replicas of this rank, and the weights to `outer`, too. */

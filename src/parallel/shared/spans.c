@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/hint.h"
 #include "parallel/shared/log.h"
 
 enum {
@@ -118,15 +119,6 @@ bool lki_span_part_next(const lk_shared_vector *v, lki_span_part *left, lki_span
 
 /* ---- Taking a span ----------------------------------------------------------------------- */
 
-static void relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static lk_status fail_held(lk_shared_vector *v, size_t span, uint32_t holder)
 {
     const uint32_t rank = lk_comm_world_rank(v->comm, holder - 1);
@@ -164,7 +156,7 @@ lk_status lki_span_take(lk_shared_vector *v, size_t span, uint64_t *version)
         if (try_to_take(v, span, version))
             return LK_OK;
         if (tries < SPINS)
-            relax();
+            lki_relax();
         else if (tries < SPINS + YIELDS)
             (void)sched_yield();
         else
@@ -197,7 +189,7 @@ static lk_status read_piece(lk_shared_vector *v, const lki_span_part *piece, flo
     int      tries = 0;
     while (!try_to_read(v, piece, out, &version)) {
         if (++tries < READS) {
-            relax();
+            lki_relax();
             continue;
         }
         LK_TRY(lki_span_take(v, piece->span, &version));
@@ -297,16 +289,6 @@ static lk_status write_piece(lk_shared_vector *v, const lki_span_part *piece, co
     return records ? lki_span_versions_add(&v->writes, piece->span, version) : LK_OK;
 }
 
-/* Fetches a line to the cache to write it.  gcc has no other way without -mprfchw. */
-static inline void prefetch_to_write(const void *line)
-{
-#if defined(__x86_64__)
-    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)line));
-#else
-    __builtin_prefetch(line, 1);
-#endif
-}
-
 /* Taking a span waits for its line, so the lines are fetched first, many at a time. */
 static lk_status push_indices(lk_shared_vector *v, const uint32_t *indices, size_t count,
                               const float *values, float scale)
@@ -315,8 +297,8 @@ static lk_status push_indices(lk_shared_vector *v, const uint32_t *indices, size
     const bool     records = v->log.fd >= 0;
     uint64_t       version;
     for (size_t i = 0; i < count; i++) {
-        prefetch_to_write(v->words + (indices[i] >> shift));
-        prefetch_to_write(&v->data[indices[i]]);
+        lki_prefetch_to_write(v->words + (indices[i] >> shift));
+        lki_prefetch_to_write(&v->data[indices[i]]);
     }
     for (size_t i = 0, end; i < count; i = end) {
         const size_t span = indices[i] >> shift;

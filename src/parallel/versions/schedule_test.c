@@ -276,6 +276,58 @@ static void different_options_are_told(void **state)
     assert_int_equal(open_both(&base, &base, 0.9), LK_EMISMATCH);
 }
 
+/* ---- The picture -------------------------------------------------------------------------- */
+
+/* Compares the tasks of a panel, in the order in which they end, with a schedule.  Reads up to the
+ * title of the next panel. */
+static void compare_panel(FILE *picture, int top, const lk_async *options)
+{
+    lki_task_schedule s;
+    lk_async          read;
+    char              line[256];
+    int               y = 0, tasks = 0;
+    uint32_t          late = 0, reads, staleness;
+    assert_int_equal(lki_async_read(&read, options, 4), LK_OK);
+    assert_int_equal(lki_task_schedule_open(&s, &read, 1, NULL), LK_OK);
+    while (fgets(line, sizeof line, picture) != NULL && strstr(line, ">the same") == NULL) {
+        const char *label = strstr(line, ">reads ");
+        (void)sscanf(line, "<rect x=\"%*d\" y=\"%d\"", &y);
+        if (label == NULL)
+            continue;
+        tasks++;
+        const int numbers = sscanf(label, ">reads %u: %u<", &reads, &staleness);
+        if (numbers == 1) {
+            late++;
+            continue;
+        }
+        assert_int_equal(numbers, 2);
+        const uint64_t       version = lki_task_schedule_version(&s);
+        const lki_group_task got     = lki_task_schedule_next(&s);
+        assert_int_equal(got.group, (y - top) / 26);
+        assert_int_equal(got.reads, reads);
+        assert_int_equal(version - got.reads, staleness);
+        assert_int_equal(got.dropped, late);
+        late = 0;
+    }
+    assert_true(tasks >= 18);
+    lki_task_schedule_close(&s);
+}
+
+/* tools/timeline, which draws the picture, has a simulation of its own. */
+static void the_picture_in_the_docs_shows_the_schedule(void **state)
+{
+    lk_async options = { .struct_size = sizeof options, .groups = 4, .slow_count = 3,
+                         .slow_group  = { 0, 1, 2 }, .slow_factor = { 2.6, 1.3, 1.7 } };
+    FILE    *picture = fopen(LK_TEST_SOURCE "/docs/timeline.svg", "r");
+    (void)state;
+    assert_non_null(picture);
+    compare_panel(picture, 34, &options);
+    options.aggregate = 2;
+    options.bounded = options.in_versions = options.drops_late = true;
+    compare_panel(picture, 202, &options);
+    (void)fclose(picture);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -284,6 +336,7 @@ int main(void)
         cmocka_unit_test(bounds_that_none_can_keep_are_refused),
         cmocka_unit_test(predictions_are_those_of_known_crews),
         cmocka_unit_test(different_options_are_told),
+        cmocka_unit_test(the_picture_in_the_docs_shows_the_schedule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

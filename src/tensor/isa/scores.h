@@ -11,8 +11,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LKI_SCORE_LANES = 16 };
-
 /* A block.  Its matrices are (queries, keys) with rows `ld` apart; `queries` is at most 64, and
  * `keys` is a multiple of 16.  The first query may attend to the first `past` keys, and each
  * further query to one more. */

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/memory.h"
 #include "checkpoint/checkpoint.h"
 #include "parallel/replicas.h"
 #include "train/core/group_values.h"

@@ -20,7 +20,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/memory.h"
 #include "checkpoint/directory.h"
 #include "train/saves/lock.h"
 

@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/float.h"
 #include "base/memory.h"
 #include "checkpoint/directory.h"
 #include "parallel/replicas.h"

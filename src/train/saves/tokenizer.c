@@ -2,7 +2,6 @@
 #include "train/saves/tokenizer.h"
 
 #include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
