@@ -259,14 +259,10 @@ static lk_status put_index(const char *folder, json_t *map, uint64_t bytes)
     LK_TRY(lki_directory_join(path, folder, INDEX_NAME));
     json_t *root = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)bytes,
                              "weight_map", map);
-    char   *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS);
-    json_decref(root);
-    if (text == NULL)
+    if (root == NULL)
         return lk_fail(LK_ENOMEM, "the index of '%s'", folder);
-    size_t length = strlen(text);
-    text[length]  = '\n'; /* in place of the NUL */
-    lk_status status = lki_output_write(path, true, text, length + 1);
-    free(text);
+    lk_status status = lki_output_write_json(path, root);
+    json_decref(root);
     return status;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "models/build.h"
+#include "models/hugging_face.h"
 #include "nn/model.h"
 
 enum { CONFIG_BYTES_MAX = 1 << 20, RANK_MAX = 4096 };
@@ -162,7 +163,7 @@ static json_t *write_targets(const lk_model *model, const lk_model_options *opti
 
 json_t *lki_peft_write(const lk_model *model, const lk_model_options *options, const char *base)
 {
-    const double alpha = (double)options->lora_alpha;
+    const double alpha = lki_hf_number(options->lora_alpha);
     json_t      *number = floor(alpha) < alpha ? json_real(alpha) : json_integer((json_int_t)alpha);
     return json_pack("{s:s, s:s, s:s, s:b, s:b, s:b, s:i, s:o, s:f, s:n, s:o, s:s, s:b, s:b}",
                      "peft_type", "LORA", "base_model_name_or_path", base, "bias", "none",

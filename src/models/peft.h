@@ -7,6 +7,8 @@
 #include "base/status.h"
 #include "lockstep/models.h"
 
+#define LKI_PEFT_FILE "adapter_config.json"
+
 typedef struct {
     uint32_t rank;
     float    alpha;

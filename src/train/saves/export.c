@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <libgen.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -125,7 +124,7 @@ static lk_status make_adapter_config(exporter *e, const json_t *recorded,
     e->kept   = false;
     e->dtype  = e->options->dtype != 0 ? e->options->dtype : LK_F32;
     e->config = lki_peft_write(e->model, options, base != NULL ? base : "");
-    return e->config != NULL ? LK_OK : lk_fail(LK_ENOMEM, "adapter_config.json");
+    return e->config != NULL ? LK_OK : lk_fail(LK_ENOMEM, LKI_PEFT_FILE);
 }
 
 static lk_status make_config(exporter *e, const char *model, const lk_model_options *options)
@@ -209,18 +208,9 @@ static lk_status plan_weights(exporter *e)
 
 static lk_status put_config(const exporter *e)
 {
-    char  path[LKI_PATH_BYTES];
-    char *text = json_dumps(e->config, JSON_INDENT(2) | JSON_REAL_PRECISION(9) | JSON_SORT_KEYS);
-    if (text == NULL)
-        return lk_fail(LK_ENOMEM, "config.json");
-    size_t length = strlen(text);
-    text[length]  = '\n'; /* in place of the NUL */
-    const char *name   = e->adapters ? "adapter_config.json" : "config.json";
-    lk_status   status = lki_directory_join(path, e->draft, name);
-    if (status == LK_OK)
-        status = lki_output_write(path, true, text, length + 1);
-    free(text);
-    return status;
+    char path[LKI_PATH_BYTES];
+    LK_TRY(lki_directory_join(path, e->draft, e->adapters ? LKI_PEFT_FILE : "config.json"));
+    return lki_output_write_json(path, e->config);
 }
 
 /* Copies the small files that the run has kept. */
