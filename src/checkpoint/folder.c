@@ -131,10 +131,13 @@ static lk_status open_directory(lki_folder *folder, const char *path)
         folder->file_count = 1;
         return LK_OK;
     }
-    if (access(index, F_OK) != 0)
-        return lk_fail(LK_EIO, "%s: it has neither " WHOLE_NAME " nor " INDEX_NAME
-                               "; other formats are not read", path);
-    return open_index(folder, path, index);
+    if (access(index, F_OK) == 0)
+        return open_index(folder, path, index);
+    bool run = false;
+    LK_TRY(lk_checkpoint_exists(path, &run));
+    return lk_fail(LK_EIO, "%s: it has neither " WHOLE_NAME " nor " INDEX_NAME "; %s", path,
+                   run ? "it has the checkpoints of a run, of which lockstep export makes a folder"
+                       : "other formats are not read");
 }
 
 lk_status lki_folder_open(lki_folder **out, const char *path)

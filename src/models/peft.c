@@ -87,7 +87,8 @@ static lk_status read_targets(lki_peft *out, const json_t *config, const char *p
         if (name == NULL || *name == '\0' || strchr(name, ',') != NULL ||
             used + strlen(name) + 2 > sizeof out->targets)
             return lk_fail(LK_EFORMAT, "%s: 'target_modules' has an entry that is no name of a "
-                                       "module, or too many names", path);
+                                       "module, or more than %zu bytes of names", path,
+                           sizeof out->targets);
         used += (size_t)snprintf(out->targets + used, sizeof out->targets - used, "%s%s",
                                  i > 0 ? "," : "", name);
     }
