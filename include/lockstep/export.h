@@ -6,6 +6,7 @@
 #ifndef LK_EXPORT_H
 #define LK_EXPORT_H
 
+#include "lockstep/models.h"
 #include "lockstep/trained.h"
 
 #ifdef __cplusplus
@@ -15,6 +16,10 @@ extern "C" {
 /* Reads the configuration of a folder, and sets *model to the name of the built-in model for it:
  * "gpt" or "llama". */
 LK_API LK_NODISCARD lk_status lk_folder_model(const char **model, const char *folder);
+
+/* Reads the configuration of a folder, and sets the options of its model.  Those that are choices
+ * of a run, such as `input` and `dropout`, are 0. */
+LK_API LK_NODISCARD lk_status lk_folder_options(lk_model_options *options, const char *folder);
 
 typedef struct {
     size_t      struct_size; /* see LK_EXPORT_OPTIONS_INIT */

@@ -57,6 +57,13 @@ static void a_run_takes_its_options_from_the_folder(void **state)
         "--steps 1 --init none", 2);
     assert_non_null(strstr(result.out, "weights "));
     assert_non_null(strstr(result.err, "--init none: No such file"));
+    shell(&result, state, LOCKSTEP "plan --init gpt2 --context 8 && " LOCKSTEP "plan gpt "
+        "--vocabulary 77 && " LOCKSTEP "plan gpt --width 4 --heads 1 && " LOCKSTEP
+        "bench step --init gpt2 "
+        "--context 8 --steps 1 --workers 1", 0);
+    assert_non_null(strstr(result.out, "so as with synthetic:tokens=1000000,vocab=256\n"));
+    assert_non_null(strstr(result.out, "so as with synthetic:tokens=1000000,vocab=77\n"));
+    assert_non_null(strstr(result.out, "so as with synthetic:tokens=1000000,vocab=50257\n"));
     shell(&result, state, "mkdir odd; echo '{\"model_type\": \"bert\"}' >odd/config.json; " LOCKSTEP
         "train " DATA "--init odd", 2);
     assert_non_null(strstr(result.err, "`model_type` is \"bert\""));

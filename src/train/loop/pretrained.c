@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/options.h"
 #include "checkpoint/directory.h"
 #include "lockstep/tokenizer.h"
 #include "models/hugging_face.h"
@@ -94,6 +95,17 @@ lk_status lk_folder_model(const char **model, const char *folder)
     lk_model_options     options;
     LK_TRY(read_config(folder, &family, &options, path));
     *model = family->model;
+    return LK_OK;
+}
+
+lk_status lk_folder_options(lk_model_options *options, const char *folder)
+{
+    char                 path[LKI_PATH_BYTES];
+    const lki_hf_family *family = NULL;
+    lk_model_options     given, own;
+    LK_TRY(lki_options_copy(&given, sizeof given, options, "lk_model_options"));
+    LK_TRY(read_config(folder, &family, &own, path));
+    lki_options_return(options, &own);
     return LK_OK;
 }
 
