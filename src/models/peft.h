@@ -8,6 +8,7 @@
 #include "lockstep/models.h"
 
 #define LKI_PEFT_FILE "adapter_config.json"
+#define LKI_PEFT_WEIGHTS "adapter_model.safetensors"
 
 typedef struct {
     uint32_t rank;

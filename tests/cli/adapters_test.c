@@ -110,6 +110,14 @@ static void base_and_adapters_are_used_together(void **state)
         "base --lora-targets c_attn,mlp.c_proj,c_fc " DATA "--steps 1 --param-group '*:lr=0' "
         "--step 1 --adapter peft >given && diff recorded given && mv peft moved; " LOCKSTEP
         "resume again --steps 2; mv moved peft", 0);
+    /* without a run; targets are those of the folder */
+    shell(&result, state, LOCKSTEP "eval again --data text >one; " LOCKSTEP "eval base --adapter "
+        "peft --data text >two; diff one two && " LOCKSTEP "sample again --tokens 9 >one; " LOCKSTEP
+        "sample --init base --adapter peft --tokens 9 >two; diff one two && ! " LOCKSTEP "sample "
+        "base --tokens 9 | cmp - one; " LOCKSTEP "sample again --adapter peft", 2);
+    assert_non_null(strstr(result.err, "--adapter is for a folder as transformers writes it"));
+    shell(&result, state, LOCKSTEP "sample peft", 2);
+    assert_non_null(strstr(result.err, "'peft' has adapters, not a model: give it as --adapter"));
     shell(&result, state, LOCKSTEP "resume again --steps 3 --adapter=peft", 2);
     assert_non_null(strstr(result.err, "a run goes on with the adapters of its checkpoint"));
     /* targets as PEFT may write them, and a number that FP32 does not hold */

@@ -71,6 +71,37 @@ static void a_run_takes_its_options_from_the_folder(void **state)
         "--resume=auto; test -f again3/config.json", 0);
 }
 
+/* Evaluates and samples folders, and the runs that began with them and have trained nothing. */
+static void a_folder_is_used_without_a_run(void **state)
+{
+    static command_result result;
+    shell(&result, state, LOCKSTEP "eval again --data text >one && " LOCKSTEP "eval --init qwen3 "
+        "--data text:text --context 8 >two && diff one two && " LOCKSTEP "sample again --tokens 9 "
+        "--prompt a >one && " LOCKSTEP "sample qwen3 --tokens 9 --prompt a >two && diff one two && "
+        LOCKSTEP "sample again --tokens 9 --precision bf16 >one && " LOCKSTEP "sample --init qwen3 "
+        "--tokens 9 --precision bf16 >two && diff one two", 0);
+    shell(&result, state, LOCKSTEP "tokenize text --tokenizer words/tokenizer.json --out t.bin && "
+        LOCKSTEP "eval run3 --data text:text && " LOCKSTEP "eval words --data text:text "
+        "--context 8 >one && " LOCKSTEP "eval words --data 'tokens:t.bin?vocab=560' --context 8 "
+        ">two && diff one two && grep 'bits per byte' one && " LOCKSTEP "sample words "
+        "--tokens 3 && mv words/tokenizer.json kept.json", 0);
+    for (size_t i = 0; i < 2; i++) {
+        shell(&result, state, i == 0 ? LOCKSTEP "eval words --data text:text"
+                                     : LOCKSTEP "sample words", 2);
+        assert_non_null(strstr(result.err, "no tokenizer.json lies"));
+    }
+    shell(&result, state, LOCKSTEP "eval words --data text --tokenizer kept.json --context 64", 2);
+    assert_non_null(strstr(result.err, "--context is 64, but the model of 'words' has only 32"));
+    shell(&result, state, LOCKSTEP "eval again --data text --context 4", 2);
+    assert_non_null(strstr(result.err, "'again' has that of its run"));
+    shell(&result, state, LOCKSTEP "eval again --init qwen3 --data text", 2);
+    assert_non_null(strstr(result.err, "one takes the place of the other"));
+    shell(&result, state, LOCKSTEP "sample qwen3 --weights ema", 2);
+    assert_non_null(strstr(result.err, "it has no moving means"));
+    shell(&result, state, "cp -r qwen3 bad; rm bad/model-00001-*; " LOCKSTEP "sample bad", 1);
+    assert_non_null(strstr(result.err, "a shard is missing"));
+}
+
 #define EDIT(key, from, to) "sed -i '/\"" key "\"/s/" from "/" to "/' bad/config.json"
 #define INDEX(program) "sed -i '" program "' bad/*.index.json"
 
@@ -152,6 +183,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_trained_comes_back_as_it_was),
         cmocka_unit_test(a_run_takes_its_options_from_the_folder),
+        cmocka_unit_test(a_folder_is_used_without_a_run),
         cmocka_unit_test(damage_and_contradictions_are_refused),
         cmocka_unit_test(models_that_transformers_lacks_are_not_exported),
     };

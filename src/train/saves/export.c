@@ -238,7 +238,7 @@ static lk_status put_folder(exporter *e)
                                       .tensor_count = e->count, .fetch = fetch, .context = e };
     const uint64_t most = e->options->shard_bytes != 0 ? e->options->shard_bytes : SHARD_BYTES;
     LK_TRY(put_kept(e));
-    LK_TRY(e->adapters ? lki_folder_write_one(e->draft, "adapter_model.safetensors", &file)
+    LK_TRY(e->adapters ? lki_folder_write_one(e->draft, LKI_PEFT_WEIGHTS, &file)
                        : lki_folder_write(e->draft, &file, most));
     LK_TRY(lki_directory_sync(e->draft));
     if (rename(e->draft, e->options->out) != 0)

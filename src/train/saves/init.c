@@ -14,8 +14,6 @@
 #include "tensor/ops.h"
 #include "train/saves/base.h"
 
-#define ADAPTER_FILE "adapter_model.safetensors"
-
 /* The prefixes that other programs may write before names: of GPT-2, and of adapters. */
 static const char *const prefixes[] = { "", "transformer.", "base_model.model.",
                                         "base_model.model.transformer.", NULL };
@@ -274,7 +272,7 @@ lk_status lki_init_load(lki_session *session)
         return config->init == NULL ? LK_OK : load_file(session, config->init);
     if (config->model_options.adapter == NULL)
         return LK_OK;
-    LK_TRY(lki_directory_join(path, config->model_options.adapter, ADAPTER_FILE));
+    LK_TRY(lki_directory_join(path, config->model_options.adapter, LKI_PEFT_WEIGHTS));
     return load_file(session, path);
 }
 
@@ -289,7 +287,7 @@ lk_status lki_adapter_check(const char *folder, const lk_model *model)
     LK_TRY(lki_directory_join(path, folder, LKI_PEFT_FILE));
     LK_TRY(lki_peft_read_file(&peft, path));
     LK_TRY(lki_peft_compare(&peft, model, path));
-    LK_TRY(lki_directory_join(path, folder, ADAPTER_FILE));
+    LK_TRY(lki_directory_join(path, folder, LKI_PEFT_WEIGHTS));
     return check_file(path, &c);
 }
 
