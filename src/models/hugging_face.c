@@ -233,6 +233,8 @@ static lk_status read_rest(lk_model_options *o, const lki_hf_family *family, con
             return refuse(path, "n_inner", inner, "and only 4 times `n_embd` is supported");
         return LK_OK;
     }
+    if (layers != NULL && !json_is_null(layers) && !json_is_array(layers))
+        return refuse(path, "layer_types", layers, "and must be a list");
     json_array_foreach(layers, i, layer)
         if (!json_is_string(layer) || strcmp(json_string_value(layer), "full_attention") != 0)
             return refuse(path, "layer_types", layer, "and only \"full_attention\" is supported");

@@ -135,11 +135,19 @@ static bool has_adapter(const lk_model *model, const char *target, size_t bytes)
     return false;
 }
 
-/* Returns true if a block of the model has a name that ends in a target. */
-static bool has_block(const lk_model *model, const char *target, size_t bytes)
+/* Returns true if a block is a projection, which may have an adapter, and not part of one. */
+static bool is_projection(const lki_block_entry *entry)
+{
+    return entry->type == &lk_block_linear && strstr(entry->name, ".lora_") == NULL &&
+           strcmp(entry->name, "lm_head") != 0;
+}
+
+/* Returns true if a projection of the model has a name that ends in a target. */
+static bool has_projection(const lk_model *model, const char *target, size_t bytes)
 {
     for (size_t b = 0; b < model->block_count; b++)
-        if (ends_in(model->blocks[b].name, strlen(model->blocks[b].name), target, bytes))
+        if (is_projection(&model->blocks[b]) &&
+            ends_in(model->blocks[b].name, strlen(model->blocks[b].name), target, bytes))
             return true;
     return false;
 }
@@ -162,29 +170,34 @@ lk_status lki_check_targets(const lk_model *model, const lk_model_options *optio
     return LK_OK;
 }
 
+/* Returns the first projection that is a target without an adapter, or the reverse; NULL if there
+ * is none. */
+static const char *first_other(const lk_model *model, const char *targets)
+{
+    for (size_t b = 0; b < model->block_count; b++) {
+        const char  *name   = model->blocks[b].name;
+        const size_t length = strlen(name);
+        if (is_projection(&model->blocks[b]) &&
+            is_target(targets, name, length) != has_adapter(model, name, length))
+            return name;
+    }
+    return NULL;
+}
+
 lk_status lki_peft_compare(const lki_peft *peft, const lk_model *model, const char *path)
 {
-    const char *at = peft->targets, *target, *other = NULL;
-    size_t      bytes = 0, length = 0;
-    if (strcmp(at, all_linear) == 0)
-        return LK_OK;
-    while (other == NULL && (target = next_target(&at, &length)) != NULL) {
-        if (!has_block(model, target, length))
+    const char *at = strcmp(peft->targets, all_linear) == 0 ? NULL : peft->targets, *target;
+    size_t      bytes;
+    while ((target = next_target(&at, &bytes)) != NULL)
+        if (!has_projection(model, target, bytes))
             return lk_fail(LK_EINVAL, "%s: 'target_modules' has %.*s, which is no projection of a "
-                                      "%s: the adapters are another model's", path, (int)length,
+                                      "%s: the adapters are another model's", path, (int)bytes,
                            target, model->name);
-        other = has_adapter(model, target, length) ? NULL : target;
-        bytes = length;
-    }
-    for (size_t b = 0; other == NULL && b < model->block_count; b++) {
-        bytes = adapted(model->blocks[b].name);
-        if (bytes > 0 && !is_target(peft->targets, model->blocks[b].name, bytes))
-            other = model->blocks[b].name;
-    }
+    const char *other = first_other(model, peft->targets);
     return other == NULL ? LK_OK
                          : lk_fail(LK_EINVAL, "`lora_targets` are not those of the adapters in %s, "
-                                              "for example %.*s; give `lora_targets` %.400s", path,
-                                   (int)bytes, other, peft->targets);
+                                              "for example %s; give `lora_targets` %.400s", path,
+                                   other, peft->targets);
 }
 
 void lki_resolve_lora(lk_model_options *out, const lk_model_options *options, const char *targets)

@@ -67,6 +67,7 @@ static void a_run_takes_its_options_from_the_folder(void **state)
     shell(&result, state, "mkdir odd; echo '{\"model_type\": \"bert\"}' >odd/config.json; " LOCKSTEP
         "train " DATA "--init odd", 2);
     assert_non_null(strstr(result.err, "`model_type` is \"bert\""));
+    assert_null(strstr(result.err, "--context needs MODEL"));
     shell(&result, state, LOCKSTEP "train llama " DATA "--steps 1 --init qwen3 --checkpoint again3 "
         "--resume=auto; test -f again3/config.json", 0);
 }
@@ -130,6 +131,7 @@ static const struct {
     { EDIT("hidden_size", "16", "18"), "llama", "is 256 x 16, but this model's" },
     { EDIT("hidden_size", "16", "99999999999"), "llama",
       "`hidden_size` is 99999999999, and must be a whole number" },
+    { EDIT("head_dim", "6", "2147483646"), "llama", "a head of 2147483646 values" },
     { EDIT("num_hidden_layers", "2", "2000000"), "llama", "--layers 2000000; at most 1000" },
     { EDIT("num_hidden_layers", "2", "1"), "llama", "for which this model has no" },
     { EDIT("num_hidden_layers", "num", "n"), "llama", "it has no `num_hidden_layers`" },

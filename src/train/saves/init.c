@@ -64,7 +64,8 @@ static void describe_shape(lk_shape shape, char *text, size_t bytes)
 static const char *advice(const char *param)
 {
     const bool adapter = strstr(param, ".lora_A.") != NULL || strstr(param, ".lora_B.") != NULL;
-    return adapter ? "the adapters were made for another base than that of `init`"
+    return adapter ? "the adapters were made for another base than that of `init`, or with another "
+                     "configuration"
                    : "set the model's options as the file was made";
 }
 
