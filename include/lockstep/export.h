@@ -25,9 +25,9 @@ typedef struct {
     size_t      struct_size; /* see LK_EXPORT_OPTIONS_INIT */
     const char *path;        /* a directory of checkpoints (uses the newest), or a checkpoint */
     const char *out;         /* the new folder; must not exist */
-    lk_dtype    dtype;       /* LK_F32 or LK_BF16, to which values are rounded to nearest even; 0 =
-                              * that of the folder with which the run began, if it is one of them,
-                              * else LK_F32 */
+    lk_dtype    dtype;       /* LK_F32, or LK_BF16 or LK_F16, to which values are rounded to nearest
+                              * even; 0 = that of the folder with which the run began, else
+                              * LK_F32.  LK_EINVAL names a value that is too large. */
     lk_weights  weights;
     uint64_t    shard_bytes; /* the largest file of weights, if no tensor is larger; 0 = 5 GB */
 } lk_export_options;

@@ -30,6 +30,20 @@ static void nothing_trained_comes_back_as_it_was(void **state)
         "export run2 --out gpt2; " LOCKSTEP "train gpt " DATA FROZEN
         "--init gpt2 --checkpoint again2; " LOCKSTEP "export again2 --out back2; "
         "diff -r gpt2 back2", 0);
+    /* a configuration without a type, and with a number of many digits */
+    shell(&result, state, "sed -i '/torch_dtype/d' gpt2/config.json; " LOCKSTEP "train " DATA
+        FROZEN "--init gpt2 --checkpoint again5; " LOCKSTEP "export again5 --out back5; "
+        "diff -r gpt2 back5 && sed -i 's/\"vocab_size\"/\"odd\": 0.1234567890123,&/' "
+        "gpt2/config.json && " LOCKSTEP "train " DATA FROZEN "--init gpt2 --checkpoint again6; "
+        LOCKSTEP "export again6 --out back6 --dtype bf16; "
+        "grep -q '\"odd\": 0.1234567890123,' back6/config.json", 0);
+    shell(&result, state, LOCKSTEP "export run2 --out half --dtype f16; " LOCKSTEP "train " DATA
+        FROZEN "--init half --checkpoint again4; " LOCKSTEP "export again4 --out back3; "
+        "diff -r half back3", 0);
+    assert_non_null(strstr(result.out, " parameters in f16, step 1\n"));
+    shell(&result, state, LOCKSTEP "train gpt " SIZES DATA "--steps 1 --lr 1e6 --checkpoint run5; "
+        LOCKSTEP "export run5 --out half2 --dtype f16", 2);
+    assert_non_null(strstr(result.err, ", too large for "));
     shell(&result, state, LOCKSTEP "export run2 --out gpt2", 2);
     assert_non_null(strstr(result.err, "'gpt2' is there already"));
     shell(&result, state, "ls | grep -c tmp-", 1);
