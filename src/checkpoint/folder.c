@@ -100,7 +100,8 @@ static lk_status open_index(lki_folder *folder, const char *path, const char *in
     LK_TRY(lki_map_open(&map, index));
     if (map.bytes > LKI_SAFETENSORS_HEADER_MAX) {
         lki_map_close(&map);
-        return lk_fail(LK_EFORMAT, "%s: %zu bytes are too many for an index", index, map.bytes);
+        return lk_fail(LK_EFORMAT, "%s: more than %u bytes, too many for an index", index,
+                       LKI_SAFETENSORS_HEADER_MAX);
     }
     json_t *root = json_loadb((const char *)map.data, map.bytes, JSON_REJECT_DUPLICATES, &error);
     lki_map_close(&map);

@@ -295,8 +295,8 @@ lk_status lki_hf_read_file(const lki_hf_family **out, lk_model_options *options,
     LK_TRY(lki_map_open(&map, path));
     if (map.bytes > CONFIG_BYTES_MAX) {
         lki_map_close(&map);
-        return lk_fail(LK_EFORMAT, "%s: %zu bytes are too many for a configuration", path,
-                       map.bytes);
+        return lk_fail(LK_EFORMAT, "%s: more than %d bytes, too many for a configuration", path,
+                       CONFIG_BYTES_MAX);
     }
     *json = json_loadb((const char *)map.data, map.bytes, JSON_REJECT_DUPLICATES, &error);
     lki_map_close(&map);

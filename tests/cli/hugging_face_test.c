@@ -138,6 +138,7 @@ static const struct {
     { "cp " OF("gpt2") " bad/tokenizer.json", "llama", "560 tokens, and the model" },
     { "rm bad/config.json", "llama", "the folder 'bad' has no config.json" },
     { "echo '{' >bad/config.json", "llama", "bad/config.json: line 2" },
+    { "truncate -s 2M bad/config.json", "llama", "more than 1048576 bytes" },
     { "sed -i s/Qwen3For/MambaFor/ bad/config.json", "llama",
       "`architectures` is [\"MambaForCausalLM\"]" },
     { EDIT("model_type", "qwen3", "mamba"), "llama", "`model_type` is \"mamba\", and only" },

@@ -219,9 +219,10 @@ static size_t bytes_of(size_t count, size_t each)
 static lk_status read_param(lki_trained *t, lk_exec *exec, const lk_param *param,
                             lk_weights weights, float *out)
 {
-    const float *from = NULL;
+    const char  *folder = t->adapter != NULL ? t->adapter : t->path;
+    const float *from   = NULL;
     if (t->pretrained)
-        return lki_init_read(exec, t->folder, t->path, param, out);
+        return lki_init_read(exec, t->folder, folder, param, out);
     LK_TRY(find_values(t, param->name, param->shape, weights, &from));
     memcpy(out, from, lk_shape_count(param->shape) * sizeof *out);
     return LK_OK;
