@@ -6,6 +6,7 @@
 #ifndef LK_EXPORT_H
 #define LK_EXPORT_H
 
+#include "lockstep/models.h"
 #include "lockstep/trained.h"
 
 #ifdef __cplusplus
@@ -16,13 +17,17 @@ extern "C" {
  * "gpt" or "llama". */
 LK_API LK_NODISCARD lk_status lk_folder_model(const char **model, const char *folder);
 
+/* Reads the configuration of a folder, and sets the options of its model.  Those that are choices
+ * of a run, such as `input` and `dropout`, are 0. */
+LK_API LK_NODISCARD lk_status lk_folder_options(lk_model_options *options, const char *folder);
+
 typedef struct {
     size_t      struct_size; /* see LK_EXPORT_OPTIONS_INIT */
     const char *path;        /* a directory of checkpoints (uses the newest), or a checkpoint */
     const char *out;         /* the new folder; must not exist */
-    lk_dtype    dtype;       /* LK_F32 or LK_BF16, to which values are rounded to nearest even; 0 =
-                              * that of the folder with which the run began, if it is one of them,
-                              * else LK_F32 */
+    lk_dtype    dtype;       /* LK_F32, or LK_BF16 or LK_F16, to which values are rounded to nearest
+                              * even; 0 = that of the folder with which the run began, else
+                              * LK_F32.  LK_EINVAL names a value that is too large. */
     lk_weights  weights;
     uint64_t    shard_bytes; /* the largest file of weights, if no tensor is larger; 0 = 5 GB */
 } lk_export_options;

@@ -1,6 +1,7 @@
 /* lockstep/trained.h -- using a trained model: texts that it generates, and evaluation.
  *
- * The model and its options are those that the checkpoint records.
+ * The model and its options are those that the checkpoint records, or those of a folder as Hugging
+ * Face's transformers writes it.
  */
 #ifndef LK_TRAINED_H
 #define LK_TRAINED_H
@@ -20,7 +21,8 @@ typedef enum { LK_WEIGHTS_DEFAULT = 0, LK_WEIGHTS_MODEL, LK_WEIGHTS_EMA } lk_wei
 /* Options for generating text with a trained gpt or llama. */
 typedef struct {
     size_t      struct_size; /* see LK_SAMPLE_OPTIONS_INIT */
-    const char *path;        /* a checkpoint, a directory of checkpoints, or a safetensors file */
+    const char *path;        /* a checkpoint, a directory of checkpoints, a safetensors file, or a
+                              * Hugging Face folder */
     const char *prompt;      /* NULL = a newline */
     uint32_t    tokens;      /* number of tokens to generate */
     double      temperature; /* 0 = always the most likely token */
@@ -47,6 +49,7 @@ typedef struct {
     bool        no_cache;   /* computes the whole window for every token; the text is the same */
     lk_dtype    precision;  /* of values and matrix products: LK_F32 (0 = LK_F32) or LK_BF16 */
     void (*finished)(void *context, uint32_t text); /* (optional) called after text 0, 1 ... */
+    const char *adapter; /* a folder of PEFT's, with adapters for the Hugging Face folder `path` */
 } lk_sample_options;
 
 #define LK_SAMPLE_OPTIONS_INIT LK_OPTIONS_INIT(lk_sample_options)
@@ -60,7 +63,7 @@ LK_API LK_NODISCARD lk_status lk_sample(const lk_sample_options *options);
 /* Options for evaluating a trained model. */
 typedef struct {
     size_t      struct_size; /* see LK_EVALUATE_OPTIONS_INIT */
-    const char *path;      /* a checkpoint, a directory of checkpoints, or a safetensors file */
+    const char *path;      /* as in lk_sample_options */
     const char *source;    /* as lk_train_config.data.source, except streams.  A table must have the
                             * columns of the table on which the model was trained. */
     bool        own_part;  /* `source` is that of the run, of which only the validation part is
@@ -72,6 +75,9 @@ typedef struct {
     uint32_t    workers;   /* threads with samples of their own; 0 = 1 */
     uint32_t    threads;   /* of each worker; 0 = 1 */
     const char *isa;       /* as in lk_exec_open() */
+    const char *adapter;   /* as in lk_sample_options */
+    uint32_t    context;   /* tokens of a sample, for a Hugging Face folder; 0 = its positions, at
+                            * most 1024.  For all others it is that of the run. */
 
     /* (optional) Called with the samples evaluated so far, and all of them, now and then, by the
      * thread that called lk_evaluate(). */

@@ -40,7 +40,8 @@ class Ended:
 
 
 def environment(**more):
-    env = dict(os.environ, PYTHONPATH=str(ROOT / "python"),
+    paths = [str(ROOT / "python"), os.environ.get("PYTHONPATH")]
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths)),
                LOCKSTEP_LIBRARY=str(BUILD / "lib" / "liblockstep.so.0"))
     env.update({name: str(value) for name, value in more.items()})
     return env

@@ -99,7 +99,8 @@ static lk_status open_index(lki_folder *folder, const char *path, const char *in
     LK_TRY(lki_map_open(&map, index));
     if (map.bytes > LKI_SAFETENSORS_HEADER_MAX) {
         lki_map_close(&map);
-        return lk_fail(LK_EFORMAT, "%s: %zu bytes are too many for an index", index, map.bytes);
+        return lk_fail(LK_EFORMAT, "%s: more than %u bytes, too many for an index", index,
+                       LKI_SAFETENSORS_HEADER_MAX);
     }
     json_t *root = json_loadb((const char *)map.data, map.bytes, JSON_REJECT_DUPLICATES, &error);
     lki_map_close(&map);
@@ -130,10 +131,13 @@ static lk_status open_directory(lki_folder *folder, const char *path)
         folder->file_count = 1;
         return LK_OK;
     }
-    if (access(index, F_OK) != 0)
-        return lk_fail(LK_EIO, "%s: it has neither " WHOLE_NAME " nor " INDEX_NAME
-                               "; other formats are not read", path);
-    return open_index(folder, path, index);
+    if (access(index, F_OK) == 0)
+        return open_index(folder, path, index);
+    bool run = false;
+    LK_TRY(lk_checkpoint_exists(path, &run));
+    return lk_fail(LK_EIO, "%s: it has neither " WHOLE_NAME " nor " INDEX_NAME "; %s", path,
+                   run ? "it has the checkpoints of a run, of which lockstep export makes a folder"
+                       : "other formats are not read");
 }
 
 lk_status lki_folder_open(lki_folder **out, const char *path)
@@ -258,14 +262,10 @@ static lk_status put_index(const char *folder, json_t *map, uint64_t bytes)
     LK_TRY(lki_directory_join(path, folder, INDEX_NAME));
     json_t *root = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)bytes,
                              "weight_map", map);
-    char   *text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS);
-    json_decref(root);
-    if (text == NULL)
+    if (root == NULL)
         return lk_fail(LK_ENOMEM, "the index of '%s'", folder);
-    size_t length = strlen(text);
-    text[length]  = '\n'; /* in place of the NUL */
-    lk_status status = lki_output_write(path, true, text, length + 1);
-    free(text);
+    lk_status status = lki_output_write_json(path, root);
+    json_decref(root);
     return status;
 }
 

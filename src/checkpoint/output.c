@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -95,5 +96,33 @@ lk_status lki_output_write(const char *path, bool fresh, const void *data, size_
     if (status == LK_OK)
         status = lki_output_finish(&output, true);
     lki_output_free(&output);
+    return status;
+}
+
+/* Returns the text with the fewest digits from which all numbers can be read again. */
+static char *dump(const json_t *object)
+{
+    static const size_t digits[] = { 9, 15, 17 };
+    char               *text     = NULL;
+    bool                same     = false;
+    for (size_t i = 0; !same && i < sizeof digits / sizeof digits[0]; i++) {
+        free(text);
+        text = json_dumps(object, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(digits[i]));
+        json_t *again = text == NULL ? NULL : json_loads(text, JSON_ALLOW_NUL, NULL);
+        same          = again != NULL && json_equal(again, object) == 1;
+        json_decref(again);
+    }
+    return text;
+}
+
+lk_status lki_output_write_json(const char *path, const json_t *object)
+{
+    char *text = dump(object);
+    if (text == NULL)
+        return lk_fail(LK_ENOMEM, "'%s'", path);
+    size_t length = strlen(text);
+    text[length]  = '\n'; /* in place of the NUL */
+    lk_status status = lki_output_write(path, true, text, length + 1);
+    free(text);
     return status;
 }

@@ -37,4 +37,8 @@ void lki_output_free(lki_output *output);
 LK_NODISCARD lk_status lki_output_write(const char *path, bool fresh, const void *data,
                                         size_t bytes);
 
+/* Writes a new file with an object as indented JSON, with sorted keys and a line end.  Numbers have
+ * as many digits as they need. */
+LK_NODISCARD lk_status lki_output_write_json(const char *path, const json_t *object);
+
 #endif

@@ -161,8 +161,9 @@ static lk_status check_tiling(const entry *entries, size_t count, uint64_t data_
         at = entries[i].end;
     }
     if (at != data_bytes)
-        return lk_fail(LK_EFORMAT, "%s: the tensors take %" PRIu64 " bytes, the data has %" PRIu64,
-                       path, at, data_bytes);
+        return lk_fail(LK_EFORMAT, "%s: the tensors take %" PRIu64 " bytes, but the file has %"
+                       PRIu64 " for them: it %s", path, at, data_bytes,
+                       data_bytes < at ? "is truncated" : "has others behind them");
     return LK_OK;
 }
 

@@ -399,7 +399,7 @@ int lki_bench_step(int argc, char **argv)
         result = lki_find_launcher(&command, &options.train.nodes, &launched);
     if (result < 0) {
         lk_train_config *config = &options.train.config;
-        lki_train_defaults(config);
+        lki_train_defaults(&options.train);
         config->steps    = config->steps > 0 ? config->steps : STEPS;
         config->quiet    = true;
         options.warm_up  = options.warm_up > 0 ? options.warm_up : WARM_UP;

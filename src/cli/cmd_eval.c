@@ -17,6 +17,7 @@
 
 typedef struct {
     lk_evaluate_options evaluate;
+    const char         *init; /* in place of evaluate.path */
     bool                json;
 } eval_options;
 
@@ -24,13 +25,13 @@ typedef struct {
 
 /* clang-format off */
 static const lki_option table[] = {
-    LKI_POSITIONAL("RUN", AT(path), true,
-                   "the directory of a run (uses the newest checkpoint), a checkpoint, or a "
-                   ".safetensors file"),
+    LKI_TRAINED("RUN", AT(path), offsetof(eval_options, init), AT(adapter)),
     LKI_STRING("data", "SOURCE", AT(source), "the validation part of the run",
                "what to evaluate on: a file or folder, or KIND:FILE as for train"),
-    LKI_STRING("tokenizer", "FILE", AT(tokenizer), "tokenizer.json beside the checkpoint",
+    LKI_STRING("tokenizer", "FILE", AT(tokenizer), "tokenizer.json beside the weights",
                "the tokenizer.json of the model"),
+    LKI_U32("context", "N", AT(context), 1, 1 << 24, "the positions of the model, at most 1024",
+            "tokens of a sample, for a folder as transformers writes it"),
     LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(weights), lki_weights_choices,
                "ema, if there is one", "use the model's weights, or their moving average"),
     LKI_U32("heads", "N", AT(heads), 1, 1024, "as in the checkpoint",
@@ -164,6 +165,8 @@ static int eval_main(int argc, char **argv)
     lki_message  error;
     if (done < 0)
         done = lki_refuse_half_job(&lki_command_eval, NULL);
+    if (done < 0)
+        done = lki_take_init(&lki_command_eval, &options.evaluate.path, options.init);
     if (done >= 0)
         return done;
     char *path      = realpath(options.evaluate.path, NULL); /* the current directory may change */
@@ -206,9 +209,11 @@ const lki_command lki_command_eval = {
         "are numbers, RMSE and MAE.  Model, context, precision, normalization, columns and\n"
         "tokenizer are those of the run.  Without --data it\n"
         "evaluates the validation part of the run, with the bits that the run had.  The same\n"
-        "checkpoint and data give the same bits everywhere, with any --workers.",
+        "checkpoint and data give the same bits everywhere, with any --workers.\n"
+        "RUN may also be a folder as transformers writes it, which is evaluated in FP32.",
     .examples = "  lockstep eval run1 --data other.txt\n"
-                "  lockstep eval run1/step-00000500 --json",
+                "  lockstep eval run1/step-00000500 --json\n"
+                "  lockstep eval --init SmolLM2-135M --adapter adapters --data notes.txt",
     .options  = table,
     .main     = eval_main,
 };

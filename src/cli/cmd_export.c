@@ -17,6 +17,7 @@ typedef struct {
 static const lki_choice types[] = {
     { .name = "f32", .value = LK_F32 },
     { .name = "bf16", .value = LK_BF16 },
+    { .name = "f16", .value = LK_F16 },
     { .name = NULL },
 };
 static const lki_option table[] = {
@@ -26,7 +27,7 @@ static const lki_option table[] = {
       .required = true, .help = "the folder to write, which must not exist" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "dtype", "TYPE", AT(dtype), types,
                "that of the folder of --init; else f32",
-               "type of the weights; bf16 rounds them to nearest even"),
+               "type of the weights; bf16 and f16 round them to nearest even"),
     LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(export.weights), lki_weights_choices,
                "ema, if there is one", "export the model's weights, or their moving average"),
     { .name = "shard-size", .type = LKI_OPTION_MEBIBYTES, .value = "MIB",
@@ -35,6 +36,14 @@ static const lki_option table[] = {
     LKI_OPTIONS_END,
 };
 /* clang-format on */
+
+static const char *name_of(lk_dtype dtype)
+{
+    const lki_choice *type = types;
+    while (type[1].name != NULL && type->value != (int)dtype)
+        type++;
+    return type->name;
+}
 
 static int export_main(int argc, char **argv)
 {
@@ -53,7 +62,7 @@ static int export_main(int argc, char **argv)
         return status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
     }
     printf("%s: %s, %llu parameters in %s, step %llu\n", options.export.out, result.type,
-           (unsigned long long)result.parameters, result.dtype == LK_BF16 ? "bf16" : "f32",
+           (unsigned long long)result.parameters, name_of(result.dtype),
            (unsigned long long)result.step);
     return 0;
 }

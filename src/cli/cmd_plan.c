@@ -208,7 +208,7 @@ static int plan_parsed(const lki_command *command, plan_options *o, int result)
     if (o->train.config.model != NULL) /* as `train` chooses them */
         lki_train_suit(&o->train);
     name_model(o);
-    lki_train_defaults(&o->train.config);
+    lki_train_defaults(&o->train);
     if (o->train.config.steps == 0 && o->train.config.epochs == 0)
         o->train.config.steps = 1;
     o->train.config.elastic.survives = goes_on(&o->train);

@@ -31,10 +31,12 @@ static const char *find_run(int argc, char **argv, int *status)
     return NULL;
 }
 
-static bool says_where(char *const *more)
+/* Returns true if the option `name` is among the arguments, with or without a value. */
+static bool has(char *const *more, const char *name)
 {
+    const size_t bytes = strlen(name);
     for (; *more != NULL; more++)
-        if (strcmp(*more, "--resume") == 0 || strncmp(*more, "--resume=", 9) == 0)
+        if (strncmp(*more, name, bytes) == 0 && ((*more)[bytes] == '\0' || (*more)[bytes] == '='))
             return true;
     return false;
 }
@@ -49,6 +51,9 @@ static int resume_main(int argc, char **argv)
         if (strcmp(argv[i], "--help") == 0 || strncmp(argv[i], "--help=", 7) == 0)
             return lki_options_parse(&lki_command_resume, 2, (char *[]){ argv[0], argv[i], NULL },
                                      &(resume_options){ NULL });
+    if (has(argv + 2, "--adapter"))
+        return lki_usage_error(&lki_command_resume, "--adapter: a run goes on with the adapters of "
+                               "its checkpoint; leave it out, or start a new run with it");
     char **more = calloc((size_t)argc + 1, sizeof *more);
     if (more == NULL) {
         fprintf(stderr, "lockstep resume: out of memory\n");
@@ -56,7 +61,7 @@ static int resume_main(int argc, char **argv)
     }
     static char again[] = "--resume";
     int         added   = 0;
-    if (!says_where(argv + 2))
+    if (!has(argv + 2, "--resume"))
         more[added++] = again;
     memcpy(more + added, argv + 2, (size_t)(argc - 2) * sizeof *more);
     (void)setenv(LKI_TRAIN_FOR, "resume", 1);

@@ -12,6 +12,7 @@
 
 typedef struct {
     lk_sample_options sample;
+    const char       *init; /* in place of sample.path */
     bool              raw;
 } sample_options;
 
@@ -24,15 +25,13 @@ static const lki_choice precisions[] = {
     { .name = NULL },
 };
 static const lki_option table[] = {
-    LKI_POSITIONAL("CHECKPOINT", AT(path), true,
-                   "a directory of checkpoints (uses the newest), a checkpoint, or a .safetensors "
-                   "file"),
+    LKI_TRAINED("RUN", AT(path), offsetof(sample_options, init), AT(adapter)),
     LKI_STRING("prompt", "TEXT", AT(prompt), "a newline",
                "text to continue; - reads it from standard input"),
     LKI_U32("tokens", "N", AT(tokens), 1, 1 << 24, "256", "largest number of tokens to generate"),
     LKI_U32("count", "N", AT(count), 1, 1 << 24, "1",
             "number of texts, each followed by a newline"),
-    LKI_STRING("tokenizer", "FILE", AT(tokenizer), "tokenizer.json beside the checkpoint",
+    LKI_STRING("tokenizer", "FILE", AT(tokenizer), "tokenizer.json beside the weights",
                "the tokenizer.json of the model; a model of 256 tokens has bytes as tokens"),
     LKI_REAL("temperature", "T", AT(temperature), &lki_range_not_negative, "0.8",
              "0 always chooses the most likely token; 1 samples from the model's distribution"),
@@ -108,7 +107,7 @@ static int sample(lk_sample_options *options, bool raw)
         options->threads = lki_core_count();
     if (lk_sample(options) == LK_OK)
         return 0;
-    lki_print_error_about("sample", options->path);
+    lki_print_error_about("sample", options->path, "a folder as transformers writes it");
     return lk_error_last()->status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
 }
 
@@ -121,6 +120,8 @@ static int sample_main(int argc, char **argv)
     char          *prompt  = NULL;
     if (done < 0)
         done = lki_refuse_half_job(&lki_command_sample, NULL);
+    if (done < 0)
+        done = lki_take_init(&lki_command_sample, &options.sample.path, options.init);
     if (done >= 0)
         return done;
     if (options.sample.prompt != NULL && strcmp(options.sample.prompt, "-") == 0) {
@@ -137,14 +138,16 @@ static int sample_main(int argc, char **argv)
 const lki_command lki_command_sample = {
     .name     = "sample",
     .summary  = "generate text with a trained gpt or llama",
-    .usage    = "CHECKPOINT [--prompt TEXT] [--tokens N] [--temperature T] [options]",
+    .usage    = "RUN [--prompt TEXT] [--tokens N] [--temperature T] [options]",
     .about    = "Continues a prompt with a gpt or llama of `lockstep train`.  Its tokens are\n"
                 "bytes, or those of the run's --tokenizer, which is found beside the checkpoint.\n"
+                "RUN may also be a folder as transformers writes it.\n"
                 "The same checkpoint, prompt, options and seed give the same text everywhere,\n"
                 "with any number of threads.  `lockstep generate` is the same command.\n"
                 "The output is UTF-8: a byte that is in no character becomes U+FFFD.  --raw\n"
                 "writes the bytes of a byte-level model as they are.",
-    .examples = "  lockstep sample run1 --prompt \"static int \" --tokens 400 --seed 3",
+    .examples = "  lockstep sample run1 --prompt \"static int \" --tokens 400 --seed 3\n"
+                "  lockstep sample SmolLM2-135M --adapter adapters --prompt \"The sea \"",
     .options  = table,
     .main     = sample_main,
     .other_name = "generate",

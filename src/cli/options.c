@@ -541,6 +541,8 @@ static void check_needs(state *s)
             other++;
         if (is_met(s, o->needs, other))
             continue;
+        if (value_of(s, other) == NULL && is_replaced(s, other))
+            continue; /* the check of the command says why the value is not known */
         (void)refuse_useless(s, o, other);
         note_error(s);
     }

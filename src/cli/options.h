@@ -166,6 +166,16 @@ typedef struct {
 #define LKI_POSITIONAL(name_, at_, required_, help_)                                             \
     { .name = name_, .type = LKI_OPTION_POSITIONAL, .offset = at_, .required = required_,        \
       .help = help_ }
+/* The rows for the source of a trained model: RUN, or --init DIR in its place. */
+#define LKI_TRAINED(name_, path_, init_, adapter_)                                               \
+    { .name = name_, .type = LKI_OPTION_POSITIONAL, .offset = path_, .required = true,           \
+      .unless = "init",                                                                          \
+      .help = "the directory of a run (uses the newest checkpoint), a checkpoint, a folder as "  \
+              "transformers writes it, or a .safetensors file" },                                \
+    LKI_STRING("init", "DIR", init_, "none", "a folder as transformers writes it, in place of "  \
+               name_),                                                                           \
+    LKI_STRING("adapter", "DIR", adapter_, "none",                                               \
+               "adapters for such a folder: a folder as PEFT writes it")
 /* clang-format on */
 
 typedef struct lki_command lki_command;
@@ -205,6 +215,10 @@ const lki_option *lki_option_find(const lki_command *command, const char *name, 
 /* Prints "lockstep NAME: ..." and a hint at --help on stderr.  Returns LKI_EXIT_USAGE. */
 int lki_usage_error(const lki_command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* Takes the value of --init, which may be NULL, in place of the positional `path` (LKI_TRAINED).
+ * Returns a negative number or, if both are given, prints an error and returns the exit status. */
+int lki_take_init(const lki_command *command, const char **path, const char *init);
 
 /* Prints an error like lki_usage_error() about options that may be in the config file `file` (NULL:
  * no file). */

@@ -66,10 +66,13 @@ static void print_head(const plan_options *o, const lk_train_plan *plan)
     else
         (void)snprintf(batch, sizeof batch, "batch %u as V %u x %u", c->global_batch,
                        c->virtual_workers, c->global_batch / c->virtual_workers);
-    printf("%s, %zu parameters, %s%s%s%s; %s; %u x %u threads on %u host%s\n\n", c->model,
+    printf("%s, %zu parameters, %s%s%s%s; %s; %u x %u threads on %u host%s\n", c->model,
            plan->rows[0].cost.parameters, lk_precision_name(c->precision), rules,
            exact ? "" : "; ", exact ? "" : label, batch, c->workers, c->threads, hosts,
            hosts == 1 ? "" : "s");
+    if (o->train.assumed && strcmp(c->model, "bare") != 0)
+        printf("no --data, so as with %s\n", c->data.source);
+    printf("\n");
 }
 
 static void print_memory(const plan_options *o, const lk_train_plan *plan)

@@ -39,6 +39,7 @@ struct train_options {
     uint32_t   chosen_count;
     char       batch_text[24], threads_argument[24];
     char       source[LKI_SOURCE_BYTES]; /* --data with its kind */
+    bool       assumed; /* no data are given, and synthetic ones are used */
     char      *tokenizer; /* the tokenizer in the folder of --init; to be freed, as file.text */
 
     const lki_command *command;                  /* the command named in errors */
@@ -128,7 +129,7 @@ void lki_train_print_choices(const train_options *options);
 
 /* Sets defaults for data, batch and learning rate, for commands whose results do not depend on
  * them. */
-void lki_train_defaults(lk_train_config *config);
+void lki_train_defaults(train_options *options);
 
 /* Returns true if a lost host can return, because other hosts have a copy of its part of the
  * model. */

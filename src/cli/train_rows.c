@@ -6,7 +6,7 @@
 #include "cli/train.h"
 #include "cli/values.h"
 
-enum { BATCH = 32 };
+enum { BATCH = 32, VOCABULARY = 50257 };
 #define RATE 1e-4
 
 /* ---- Scales ------------------------------------------------------------------------------ */
@@ -353,15 +353,31 @@ lki_option *lki_train_rows(const char *const *left_out, const lki_option *own, b
     return rows;
 }
 
-void lki_train_defaults(lk_train_config *config)
+/* Writes the synthetic data that are used if none are given.  The vocabulary of text is that of the
+ * model, by --vocabulary or the folder of --init, or else that of GPT-2. */
+static const char *synthetic(train_options *o)
 {
-    bool text = strcmp(config->model, "gpt") == 0 || strcmp(config->model, "llama") == 0;
-    if (config->data.source == NULL && text)
-        config->data.source = "synthetic:tokens=1000000,vocab=50257";
-    else if (config->data.source == NULL && strcmp(config->model, "resnet") == 0)
-        config->data.source = "synthetic:images=2048,h=32,w=32,c=3,classes=10";
-    else if (config->data.source == NULL)
-        config->data.source = "synthetic:images=8192,h=28,w=28,c=1,classes=10";
+    const lk_train_config *c          = &o->config;
+    const bool             text       = !strcmp(c->model, "gpt") || !strcmp(c->model, "llama");
+    uint32_t               vocabulary = c->model_options.vocabulary;
+    lk_model_options       folder     = LK_MODEL_OPTIONS_INIT;
+    if (strcmp(c->model, "resnet") == 0)
+        return "synthetic:images=2048,h=32,w=32,c=3,classes=10";
+    if (!text)
+        return "synthetic:images=8192,h=28,w=28,c=1,classes=10";
+    if (vocabulary == 0 && c->init != NULL && lk_folder_options(&folder, c->init) == LK_OK)
+        vocabulary = folder.vocabulary;
+    (void)snprintf(o->source, sizeof o->source, "synthetic:tokens=1000000,vocab=%u",
+                   vocabulary > 0 ? vocabulary : VOCABULARY);
+    return o->source;
+}
+
+void lki_train_defaults(train_options *o)
+{
+    lk_train_config *config = &o->config;
+    o->assumed              = config->data.source == NULL;
+    if (o->assumed)
+        config->data.source = synthetic(o);
     if (config->global_batch == 0 && config->exchange.clients.count == 0)
         config->global_batch = BATCH;
     if (config->schedule.lr == 0)

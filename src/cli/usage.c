@@ -55,6 +55,15 @@ int lki_usage_error(const lki_command *command, const char *format, ...)
     return status;
 }
 
+int lki_take_init(const lki_command *command, const char **path, const char *init)
+{
+    if (*path != NULL && init != NULL)
+        return lki_usage_error(command, "RUN '%.300s' and --init %.300s are both given, but one "
+                                        "takes the place of the other", *path, init);
+    *path = *path != NULL ? *path : init;
+    return -1;
+}
+
 int lki_usage_error_of(const lki_command *command, const lki_config_file *file, const char *format,
                        ...)
 {

@@ -90,22 +90,30 @@ void lki_print_error(const char *command)
     lki_print_message(command, lk_error_last()->message);
 }
 
+/* Returns true if a directory has a file. */
+static bool has_file(const char *folder, const char *name)
+{
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    return access(path, F_OK) == 0;
+}
+
 /* Returns true if the path is that of weights, by its name or by what is there. */
 static bool is_checkpoint(const char *path)
 {
     static const char end[] = ".safetensors";
-    char              manifest[4096];
     size_t            length = strlen(path), tail = strlen(end);
     bool              exists = false;
-    (void)snprintf(manifest, sizeof manifest, "%s/manifest.json", path);
     return (length > tail && strcmp(path + length - tail, end) == 0) ||
-           access(manifest, F_OK) == 0 ||
+           has_file(path, "manifest.json") || has_file(path, "config.json") ||
+           has_file(path, "adapter_config.json") ||
            (lk_checkpoint_exists(path, &exists) == LK_OK && exists);
 }
 
-void lki_print_error_about(const char *command, const char *path)
+void lki_print_error_about(const char *command, const char *path, const char *others)
 {
     lki_print_error(command);
     if (!is_checkpoint(path))
-        fprintf(stderr, "(give the --checkpoint directory of a run, or a .safetensors file)\n");
+        fprintf(stderr, "(give the --checkpoint directory of a run%s%s, or a .safetensors file)\n",
+                others != NULL ? ", " : "", others != NULL ? others : "");
 }

@@ -75,8 +75,7 @@ static void *field_at(const lk_model_options *options, const row *r)
     return (void *)((uintptr_t)options + r->offset);
 }
 
-/* Returns the number with the fewest digits that is this float, as a configuration has it. */
-static double shortest(float value)
+double lki_hf_number(float value)
 {
     char text[32];
     for (int digits = 1; digits <= 9; digits++) {
@@ -234,6 +233,8 @@ static lk_status read_rest(lk_model_options *o, const lki_hf_family *family, con
             return refuse(path, "n_inner", inner, "and only 4 times `n_embd` is supported");
         return LK_OK;
     }
+    if (layers != NULL && !json_is_null(layers) && !json_is_array(layers))
+        return refuse(path, "layer_types", layers, "and must be a list");
     json_array_foreach(layers, i, layer)
         if (!json_is_string(layer) || strcmp(json_string_value(layer), "full_attention") != 0)
             return refuse(path, "layer_types", layer, "and only \"full_attention\" is supported");
@@ -294,8 +295,8 @@ lk_status lki_hf_read_file(const lki_hf_family **out, lk_model_options *options,
     LK_TRY(lki_map_open(&map, path));
     if (map.bytes > CONFIG_BYTES_MAX) {
         lki_map_close(&map);
-        return lk_fail(LK_EFORMAT, "%s: %zu bytes are too many for a configuration", path,
-                       map.bytes);
+        return lk_fail(LK_EFORMAT, "%s: more than %d bytes, too many for a configuration", path,
+                       CONFIG_BYTES_MAX);
     }
     *json = json_loadb((const char *)map.data, map.bytes, JSON_REJECT_DUPLICATES, &error);
     lki_map_close(&map);
@@ -342,7 +343,7 @@ static lk_status complete_row(lk_model_options *options, const row *r, const lk_
         float given  = *(const float *)field_at(options, r);
         float stored = *(const float *)field_at(from, r);
         if (given > 0 && given != stored)
-            return refuse_given(r, shortest(given), shortest(stored), path);
+            return refuse_given(r, lki_hf_number(given), lki_hf_number(stored), path);
         *(float *)field_at(options, r) = stored;
     } else if (r->kind == SWITCH_ROW || r->kind == ALWAYS_ROW) {
         if (*(bool *)field_at(options, r) && !*(bool *)field_at(from, r))
@@ -403,7 +404,7 @@ static json_t *value_of(const row *r, const lk_model_options *options)
     case SAYS_SIZE_ROW:
     case SIZE_ROW: return json_integer(*(const uint32_t *)field_at(options, r));
     case SAYS_ROW:
-    case NUMBER_ROW: return json_real(shortest(*(const float *)field_at(options, r)));
+    case NUMBER_ROW: return json_real(lki_hf_number(*(const float *)field_at(options, r)));
     case SWITCH_ROW: return json_boolean(*(bool *)field_at(options, r));
     case IS_ROW: {
         json_t *list = json_loads(r->values, 0, NULL), *first = json_array_get(list, 0);
@@ -421,11 +422,12 @@ static json_t *value_of(const row *r, const lk_model_options *options)
 static void write_rope(json_t *config, const lk_model_options *o)
 {
     json_t *scaling = json_null();
-    (void)json_object_set_new(config, "rope_theta", json_real(shortest(o->rope_theta)));
+    (void)json_object_set_new(config, "rope_theta", json_real(lki_hf_number(o->rope_theta)));
     if (o->rope_factor > 0)
         scaling = json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor",
-                            shortest(o->rope_factor), "low_freq_factor", shortest(o->rope_low),
-                            "high_freq_factor", shortest(o->rope_high),
+                            lki_hf_number(o->rope_factor), "low_freq_factor",
+                            lki_hf_number(o->rope_low), "high_freq_factor",
+                            lki_hf_number(o->rope_high),
                             "original_max_position_embeddings", (json_int_t)o->rope_original);
     (void)json_object_set_new(config, "rope_scaling", scaling);
 }

@@ -20,6 +20,9 @@ typedef struct {
     const char *embedding, *head; /* the built-in model's names of two parameters */
 } lki_hf_family;
 
+/* Returns the number with the fewest digits that is this float, as a configuration has it. */
+double lki_hf_number(float value);
+
 /* Reads a configuration, and sets all fields of *options that it determines, also where
  * transformers has a default.  The other fields are 0.  LK_EFORMAT or LK_EUNSUPPORTED names the
  * file `path`, the key and the value. */

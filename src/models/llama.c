@@ -15,6 +15,7 @@
 #include "models/build.h"
 
 enum { LAYERS_MAX = 1000, LAYERS_DEFAULT = 4, HEADS_DEFAULT = 4, WIDTH_DEFAULT = 128 };
+enum { HEAD_SIZE_MAX = 4096 }; /* tables of sines and cosines have as many columns */
 enum { ORIGINAL_DEFAULT = 8192, FFN_UNIT = 32 };
 
 #define DEVIATION 0.02F
@@ -119,6 +120,9 @@ static lk_status check_heads(const lk_model_options *o)
                        "llama: a head of %u values; rotary embeddings need an even number (`width` "
                        "/ `heads`, or `head_size`)",
                        o->head_size);
+    if (o->head_size > HEAD_SIZE_MAX)
+        return lk_fail(LK_EINVAL, "llama: a head of %u values (`head_size`); at most %d",
+                       o->head_size, HEAD_SIZE_MAX);
     return LK_OK;
 }
 

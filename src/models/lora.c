@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "models/build.h"
+#include "models/peft.h"
 #include "nn/model.h"
 
 #define ALPHA_DEFAULT 8.0F
@@ -29,25 +30,32 @@ static bool ends_in(const char *name, size_t length, const char *target, size_t 
     return length == bytes || name[length - bytes - 1] == '.';
 }
 
-/* Returns the next target of a list at *at, and its length; NULL at the end. */
+/* Returns the next target of a list at *at, and its length; NULL at the end.  A name of GPT-2's as
+ * transformers and PEFT have it begins with "transformer.", which names here lack. */
 static const char *next_target(const char **at, size_t *bytes)
 {
-    const char *target = *at;
-    if (target == NULL || *target == '\0')
+    static const char prefix[] = "transformer.h.";
+    const size_t      more     = sizeof "transformer." - 1;
+    const char       *target   = *at;
+    if (target == NULL)
         return NULL;
     *bytes = strcspn(target, ",");
-    *at    = target + *bytes + (target[*bytes] == ',');
-    return target;
+    *at    = target[*bytes] == ',' ? target + *bytes + 1 : NULL;
+    if (strncmp(target, prefix, sizeof prefix - 1) != 0)
+        return target;
+    *bytes -= more;
+    return target + more;
 }
 
-static bool is_target(const lk_model_options *options, const char *name)
+/* Returns true if the first `length` bytes of `name` are a target of the list. */
+static bool is_target(const char *targets, const char *name, size_t length)
 {
-    const char *at = options->lora_targets, *target;
+    const char *at = targets, *target;
     size_t      bytes;
     if (strcmp(at, all_linear) == 0)
         return true;
     while ((target = next_target(&at, &bytes)) != NULL)
-        if (ends_in(name, strlen(name), target, bytes))
+        if (ends_in(name, length, target, bytes))
             return true;
     return false;
 }
@@ -95,7 +103,7 @@ lk_value lki_build_linear(lki_builder *builder, const lk_model_options *options,
                           const lk_linear_options *linear, lk_value x, lk_value added)
 {
     lk_linear_options own = *linear;
-    if (options->lora_rank == 0 || !is_target(options, name))
+    if (options->lora_rank == 0 || !is_target(options->lora_targets, name, strlen(name)))
         return own_block(builder, name, linear, x, added);
     own.activation = NULL;
     lk_value y     = own_block(builder, name, &own, x, added);
@@ -108,17 +116,39 @@ lk_value lki_build_linear(lki_builder *builder, const lk_model_options *options,
     return lki_build(builder, &lk_block_gelu_tanh, "", NULL, 0, y);
 }
 
+/* ---- Checking ------------------------------------------------------------------------------ */
+
+/* Returns the length of the name of a projection, if `name` is that of its adapter's A; else 0. */
+static size_t adapted(const char *name)
+{
+    static const char end[] = ".lora_A";
+    const size_t tail = sizeof end - 1, length = strlen(name);
+    return length > tail && strcmp(name + length - tail, end) == 0 ? length - tail : 0;
+}
+
 /* Returns true if the model has an adapter for a target. */
 static bool has_adapter(const lk_model *model, const char *target, size_t bytes)
 {
-    static const char end[] = ".lora_A";
-    for (size_t b = 0; b < model->block_count; b++) {
-        const char  *name = model->blocks[b].name;
-        const size_t tail = sizeof end - 1, length = strlen(name);
-        if (length > tail && strcmp(name + length - tail, end) == 0 &&
-            ends_in(name, length - tail, target, bytes))
+    for (size_t b = 0; b < model->block_count; b++)
+        if (ends_in(model->blocks[b].name, adapted(model->blocks[b].name), target, bytes))
             return true;
-    }
+    return false;
+}
+
+/* Returns true if a block is a projection, which may have an adapter, and not part of one. */
+static bool is_projection(const lki_block_entry *entry)
+{
+    return entry->type == &lk_block_linear && strstr(entry->name, ".lora_") == NULL &&
+           strcmp(entry->name, "lm_head") != 0;
+}
+
+/* Returns true if a projection of the model has a name that ends in a target. */
+static bool has_projection(const lk_model *model, const char *target, size_t bytes)
+{
+    for (size_t b = 0; b < model->block_count; b++)
+        if (is_projection(&model->blocks[b]) &&
+            ends_in(model->blocks[b].name, strlen(model->blocks[b].name), target, bytes))
+            return true;
     return false;
 }
 
@@ -138,6 +168,36 @@ lk_status lki_check_targets(const lk_model *model, const lk_model_options *optio
                                : "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and "
                                  "down_proj");
     return LK_OK;
+}
+
+/* Returns the first projection that is a target without an adapter, or the reverse; NULL if there
+ * is none. */
+static const char *first_other(const lk_model *model, const char *targets)
+{
+    for (size_t b = 0; b < model->block_count; b++) {
+        const char  *name   = model->blocks[b].name;
+        const size_t length = strlen(name);
+        if (is_projection(&model->blocks[b]) &&
+            is_target(targets, name, length) != has_adapter(model, name, length))
+            return name;
+    }
+    return NULL;
+}
+
+lk_status lki_peft_compare(const lki_peft *peft, const lk_model *model, const char *path)
+{
+    const char *at = strcmp(peft->targets, all_linear) == 0 ? NULL : peft->targets, *target;
+    size_t      bytes;
+    while ((target = next_target(&at, &bytes)) != NULL)
+        if (!has_projection(model, target, bytes))
+            return lk_fail(LK_EINVAL, "%s: 'target_modules' has %.*s, which is no projection of a "
+                                      "%s: the adapters are another model's", path, (int)bytes,
+                           target, model->name);
+    const char *other = first_other(model, peft->targets);
+    return other == NULL ? LK_OK
+                         : lk_fail(LK_EINVAL, "`lora_targets` are not those of the adapters in %s, "
+                                              "for example %s; give `lora_targets` %.400s", path,
+                                   other, peft->targets);
 }
 
 void lki_resolve_lora(lk_model_options *out, const lk_model_options *options, const char *targets)

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "models/build.h"
+#include "models/hugging_face.h"
 #include "nn/model.h"
 
 enum { CONFIG_BYTES_MAX = 1 << 20, RANK_MAX = 4096 };
@@ -45,12 +46,14 @@ static lk_status check_refused(const json_t *config, const char *path)
 static lk_status check_kind(const json_t *config, const char *path)
 {
     const char *type = json_string_value(json_object_get(config, "peft_type"));
-    const char *bias = json_string_value(json_object_get(config, "bias"));
+    const json_t *bias = json_object_get(config, "bias");
     if (type == NULL || strcmp(type, "LORA") != 0)
         return lk_fail(LK_EUNSUPPORTED, "%s: 'peft_type' is %.40s; only LORA can be read", path,
                        type == NULL ? "missing" : type);
-    if (bias != NULL && strcmp(bias, "none") != 0)
-        return lk_fail(LK_EUNSUPPORTED, "%s: 'bias' is %.40s; only none can be read", path, bias);
+    if (!is_nothing(bias) && !(json_is_string(bias) &&
+                               strcmp(json_string_value(bias), "none") == 0))
+        return lk_fail(LK_EUNSUPPORTED, "%s: 'bias' is %.40s; only none can be read", path,
+                       json_is_string(bias) ? json_string_value(bias) : "no text");
     return LK_OK;
 }
 
@@ -61,8 +64,8 @@ static lk_status read_numbers(lki_peft *out, const json_t *config, const char *p
     if (!json_is_integer(rank) || json_integer_value(rank) < 1 ||
         json_integer_value(rank) > RANK_MAX)
         return lk_fail(LK_EFORMAT, "%s: 'r' is not a whole number from 1 to %d", path, RANK_MAX);
-    if (!(number > 0 && number <= 1e6))
-        return lk_fail(LK_EFORMAT, "%s: 'lora_alpha' is not a number above 0, up to 1e6", path);
+    if (!(number >= 1e-6 && number <= 1e6))
+        return lk_fail(LK_EFORMAT, "%s: 'lora_alpha' is not a number from 1e-6 to 1e6", path);
     out->rank  = (uint32_t)json_integer_value(rank);
     out->alpha = (float)number;
     return LK_OK;
@@ -86,7 +89,8 @@ static lk_status read_targets(lki_peft *out, const json_t *config, const char *p
         if (name == NULL || *name == '\0' || strchr(name, ',') != NULL ||
             used + strlen(name) + 2 > sizeof out->targets)
             return lk_fail(LK_EFORMAT, "%s: 'target_modules' has an entry that is no name of a "
-                                       "module, or too many names", path);
+                                       "module, or more than %zu bytes of names", path,
+                           sizeof out->targets);
         used += (size_t)snprintf(out->targets + used, sizeof out->targets - used, "%s%s",
                                  i > 0 ? "," : "", name);
     }
@@ -162,7 +166,7 @@ static json_t *write_targets(const lk_model *model, const lk_model_options *opti
 
 json_t *lki_peft_write(const lk_model *model, const lk_model_options *options, const char *base)
 {
-    const double alpha = (double)options->lora_alpha;
+    const double alpha = lki_hf_number(options->lora_alpha);
     json_t      *number = floor(alpha) < alpha ? json_real(alpha) : json_integer((json_int_t)alpha);
     return json_pack("{s:s, s:s, s:s, s:b, s:b, s:b, s:i, s:o, s:f, s:n, s:o, s:s, s:b, s:b}",
                      "peft_type", "LORA", "base_model_name_or_path", base, "bias", "none",

@@ -34,7 +34,8 @@ static int make_bases(void **state)
         return 1;
     shell(&result, state, "seq 3000 >text; " LOCKSTEP "train gpt " SIZES DATA "--checkpoint g; "
         LOCKSTEP "export g --out base; " LOCKSTEP "train llama " SIZES DATA "--kv-heads 1 "
-        "--checkpoint l; " LOCKSTEP "export l --out llama_base --dtype bf16", 0);
+        "--checkpoint l; " LOCKSTEP "export l --out llama_base --dtype bf16; " LOCKSTEP "train gpt "
+        SIZES "--width 8 " DATA "--checkpoint w; " LOCKSTEP "export w --out wide_base", 0);
     return 0;
 }
 
@@ -89,7 +90,7 @@ static void checkpoints_have_the_adapters_only(void **state)
 
 static void base_and_adapters_are_used_together(void **state)
 {
-    static command_result result;
+    static command_result result, again;
     shell(&result, state, "mkdir away; (cd away && " LOCKSTEP "resume ../run --data text:../text "
         "--steps 5) && " LOCKSTEP "verify run --step 4 && "
         LOCKSTEP "eval run --data text:text && "
@@ -97,8 +98,8 @@ static void base_and_adapters_are_used_together(void **state)
         LOCKSTEP "sample run --tokens 9 --prompt a --no-cache >two && cmp one two && "
         LOCKSTEP "train gpt --init base --lora-targets c_attn,mlp.c_proj,c_fc " DATA
         "--steps 1 --workers 1 --worker-mode threads --param-group '*:lr=0' --adapter peft "
-        "--checkpoint again", 1);
-    assert_non_null(strstr(result.err, "peft/adapter_config.json"));
+        "--checkpoint again", 2);
+    assert_non_null(strstr(result.err, "'peft' has no adapter_config.json"));
     shell(&result, state, LOCKSTEP "export run --out peft; " LOCKSTEP "train gpt --init base "
         "--lora-targets c_attn,mlp.c_proj,c_fc " DATA "--steps 1 --workers 1 "
         "--worker-mode threads --param-group '*:lr=0' --adapter peft --checkpoint again; "
@@ -110,6 +111,26 @@ static void base_and_adapters_are_used_together(void **state)
         "--param-group '*:lr=0' --step 1 --adapter peft | grep -v 'not compared' >given && "
         "diff recorded given && mv peft moved; " LOCKSTEP
         "resume again --steps 2; mv moved peft", 0);
+    /* without a run; targets are those of the folder */
+    shell(&result, state, LOCKSTEP "eval again --data text >one; " LOCKSTEP "eval base --adapter "
+        "peft --data text >two; diff one two && " LOCKSTEP "sample again --tokens 9 >one; " LOCKSTEP
+        "sample --init base --adapter peft --tokens 9 >two; diff one two && ! " LOCKSTEP "sample "
+        "base --tokens 9 | cmp - one; " LOCKSTEP "sample again --adapter peft", 2);
+    assert_non_null(strstr(result.err, "--adapter is for a folder as transformers writes it"));
+    shell(&result, state, LOCKSTEP "sample peft", 2);
+    assert_non_null(strstr(result.err, "'peft' has adapters, not a model: give it as --adapter"));
+    shell(&result, state, LOCKSTEP "resume again --steps 3 --adapter=peft", 2);
+    assert_non_null(strstr(result.err, "a run goes on with the adapters of its checkpoint"));
+    /* targets as PEFT may write them, and a number that FP32 does not hold */
+    const char *first = hash_of(&result, state, LOCKSTEP "train gpt --init base --lora-rank 2 "
+        "--lora-alpha 0.3 --lora-targets transformer.h.0.attn.c_attn,attn.c_attn,h.1.mlp.c_fc "
+        DATA "--steps 1 --workers 1 --worker-mode threads --checkpoint full; " LOCKSTEP
+        "export full --out names");
+    assert_string_equal(first, hash_of(&again, state, "grep -q '\"lora_alpha\": 0.3,$' "
+        "names/adapter_config.json && grep -q '\"transformer.h.0.attn.c_attn\",$' "
+        "names/adapter_config.json && " LOCKSTEP "train gpt --init base --adapter names "
+        "--lora-targets h.0.attn.c_attn,c_attn,transformer.h.1.mlp.c_fc --param-group '*:lr=0' "
+        DATA "--steps 1 --workers 1 --worker-mode threads"));
     /* a statement about such a run */
     shell(&result, state, LOCKSTEP "train gpt --init base --lora-targets c_attn,mlp.c_proj,c_fc "
         DATA "--steps 2 --checkpoint-every 1 --adapter peft --checkpoint stated --log stated.jsonl "
@@ -118,26 +139,42 @@ static void base_and_adapters_are_used_together(void **state)
     assert_non_null(strstr(result.out, "segment 1 of 2, steps 1-1:\n  equal\n"));
 }
 
+#define TARGETS "--init base --lora-targets c_attn,mlp.c_proj,c_fc"
 #define EDIT(key, from, to) "sed -i '/\"" key "\"/s/" from "/" to "/' bad/adapter_config.json"
 
 static const damage_case refused[] = {
     { "true", "gpt --init base --lora-rank 4",
       "--lora-rank is 4, but bad/adapter_config.json has 3" },
     { "true", "gpt --init base --lora-alpha 4", "--lora-alpha is 4, but bad/adapter_config.json" },
-    { "true", "gpt --init base", "has a tensor" }, /* other targets */
-    { "true", "gpt --init base --lora-targets all-linear", "has no tensor" },
+    { "true", "gpt --init base", "give --lora-targets c_attn,mlp.c_proj,c_fc" },
+    { "true", "gpt --init base --lora-targets all-linear",
+      "in bad/adapter_config.json, for example h.0.attn.c_proj; give --lora-targets c_attn,mlp" },
     { "true", "gpt --init base --lora-targets c_attn,head", "'head' is no projection of this" },
+    { "true", "gpt --init base --lora-targets c_attn,", "'' is no projection of this" },
     { "true", "gpt", "--lora-rank needs --init" },
     { "true", "llama --init llama_base",
-      "has no tensor 'model.layers.0.self_attn.q_proj.lora_A" },
-    { "rm bad/adapter_model.safetensors", "gpt --init base", "adapter_model.safetensors" },
-    { "truncate -s 100 bad/adapter_model.safetensors", "gpt --init base", "truncated" },
+      "has c_attn, which is no projection of a llama: the adapters are another model's" },
+    { "true", "gpt --init wide_base --lora-targets c_fc,c_attn,mlp.c_proj",
+      "the adapters were made for another base than that of --init" },
+    { "true", "--init peft", "'peft' has adapters, not a model: give it as --adapter" },
+    { "true", "--init g", "'g' has the checkpoints of a run; name a folder that lockstep export" },
+    { "true", "--init run", "run: it has neither model.safetensors nor" },
+    { "true", "gpt --init peft/adapter_model.safetensors",
+      "has adapters, not a model: give their folder as --adapter" },
+    { "rm -r bad; cp -r base bad", "gpt --init base", "'bad' has no adapter_config.json" },
+    { "rm bad/adapter_model.safetensors", "gpt " TARGETS, "adapter_model.safetensors" },
+    { "truncate -s 100 bad/adapter_model.safetensors", "gpt " TARGETS, "truncated" },
+    { "truncate -s -1 bad/adapter_model.safetensors", "gpt " TARGETS, "is truncated" },
     { "echo '{' >bad/adapter_config.json", "gpt --init base", "bad/adapter_config.json: " },
     { EDIT("peft_type", "LORA", "IA3"), "gpt --init base", "'peft_type' is IA3; only LORA" },
     { EDIT("bias", "none", "all"), "gpt --init base", "'bias' is all; only none" },
+    { EDIT("bias", "\"none\"", "3"), "gpt --init base", "'bias' is no text; only none" },
     { EDIT("use_dora", "false", "true"), "gpt --init base", "it has 'use_dora'" },
     { EDIT("r", "3", "0"), "gpt --init base", "'r' is not a whole number from 1 to 4096" },
-    { EDIT("lora_alpha", "8", "-8"), "gpt --init base", "'lora_alpha' is not a number above 0" },
+    { EDIT("lora_alpha", "8", "1e-50"), "gpt --init base", "from 1e-6 to 1e6" },
+    { "sed -i 's/\"c_attn\"/\"attn\"/' bad/adapter_config.json", "gpt --init base",
+      "has attn, which is no projection of a gpt" },
+    { EDIT("lora_alpha", "8", "-8"), "gpt --init base", "'lora_alpha' is not a number from 1e-6" },
     { EDIT("target_modules", "target", "some"), "gpt --init base",
       "'target_modules' is not a list" },
 };

@@ -30,6 +30,20 @@ static void nothing_trained_comes_back_as_it_was(void **state)
         "export run2 --out gpt2; " LOCKSTEP "train gpt " DATA FROZEN
         "--init gpt2 --checkpoint again2; " LOCKSTEP "export again2 --out back2; "
         "diff -r gpt2 back2", 0);
+    /* a configuration without a type, and with a number of many digits */
+    shell(&result, state, "sed -i '/torch_dtype/d' gpt2/config.json; " LOCKSTEP "train " DATA
+        FROZEN "--init gpt2 --checkpoint again5; " LOCKSTEP "export again5 --out back5; "
+        "diff -r gpt2 back5 && sed -i 's/\"vocab_size\"/\"odd\": 0.1234567890123,&/' "
+        "gpt2/config.json && " LOCKSTEP "train " DATA FROZEN "--init gpt2 --checkpoint again6; "
+        LOCKSTEP "export again6 --out back6 --dtype bf16; "
+        "grep -q '\"odd\": 0.1234567890123,' back6/config.json", 0);
+    shell(&result, state, LOCKSTEP "export run2 --out half --dtype f16; " LOCKSTEP "train " DATA
+        FROZEN "--init half --checkpoint again4; " LOCKSTEP "export again4 --out back3; "
+        "diff -r half back3", 0);
+    assert_non_null(strstr(result.out, " parameters in f16, step 1\n"));
+    shell(&result, state, LOCKSTEP "train gpt " SIZES DATA "--steps 1 --lr 1e6 --checkpoint run5; "
+        LOCKSTEP "export run5 --out half2 --dtype f16", 2);
+    assert_non_null(strstr(result.err, ", too large for "));
     shell(&result, state, LOCKSTEP "export run2 --out gpt2", 2);
     assert_non_null(strstr(result.err, "'gpt2' is there already"));
     shell(&result, state, "ls | grep -c tmp-", 1);
@@ -57,11 +71,50 @@ static void a_run_takes_its_options_from_the_folder(void **state)
         "--steps 1 --init none", 2);
     assert_non_null(strstr(result.out, "weights "));
     assert_non_null(strstr(result.err, "--init none: No such file"));
+    shell(&result, state, LOCKSTEP "plan --init gpt2 --context 8 && " LOCKSTEP "plan gpt "
+        "--vocabulary 77 && " LOCKSTEP "plan gpt --width 4 --heads 1 && " LOCKSTEP
+        "bench step --init gpt2 "
+        "--context 8 --steps 1 --workers 1", 0);
+    assert_non_null(strstr(result.out, "so as with synthetic:tokens=1000000,vocab=256\n"));
+    assert_non_null(strstr(result.out, "so as with synthetic:tokens=1000000,vocab=77\n"));
+    assert_non_null(strstr(result.out, "so as with synthetic:tokens=1000000,vocab=50257\n"));
     shell(&result, state, "mkdir odd; echo '{\"model_type\": \"bert\"}' >odd/config.json; " LOCKSTEP
         "train " DATA "--init odd", 2);
     assert_non_null(strstr(result.err, "`model_type` is \"bert\""));
+    assert_null(strstr(result.err, "--context needs MODEL"));
     shell(&result, state, LOCKSTEP "train llama " DATA "--steps 1 --init qwen3 --checkpoint again3 "
         "--resume=auto; test -f again3/config.json", 0);
+}
+
+/* Evaluates and samples folders, and the runs that began with them and have trained nothing. */
+static void a_folder_is_used_without_a_run(void **state)
+{
+    static command_result result;
+    shell(&result, state, LOCKSTEP "eval again --data text >one && " LOCKSTEP "eval --init qwen3 "
+        "--data text:text --context 8 >two && diff one two && " LOCKSTEP "sample again --tokens 9 "
+        "--prompt a >one && " LOCKSTEP "sample qwen3 --tokens 9 --prompt a >two && diff one two && "
+        LOCKSTEP "sample again --tokens 9 --precision bf16 >one && " LOCKSTEP "sample --init qwen3 "
+        "--tokens 9 --precision bf16 >two && diff one two", 0);
+    shell(&result, state, LOCKSTEP "tokenize text --tokenizer words/tokenizer.json --out t.bin && "
+        LOCKSTEP "eval run3 --data text:text && " LOCKSTEP "eval words --data text:text "
+        "--context 8 >one && " LOCKSTEP "eval words --data 'tokens:t.bin?vocab=560' --context 8 "
+        ">two && diff one two && grep 'bits per byte' one && " LOCKSTEP "sample words "
+        "--tokens 3 && mv words/tokenizer.json kept.json", 0);
+    for (size_t i = 0; i < 2; i++) {
+        shell(&result, state, i == 0 ? LOCKSTEP "eval words --data text:text"
+                                     : LOCKSTEP "sample words", 2);
+        assert_non_null(strstr(result.err, "no tokenizer.json lies"));
+    }
+    shell(&result, state, LOCKSTEP "eval words --data text --tokenizer kept.json --context 64", 2);
+    assert_non_null(strstr(result.err, "--context is 64, but the model of 'words' has only 32"));
+    shell(&result, state, LOCKSTEP "eval again --data text --context 4", 2);
+    assert_non_null(strstr(result.err, "'again' has that of its run"));
+    shell(&result, state, LOCKSTEP "eval again --init qwen3 --data text", 2);
+    assert_non_null(strstr(result.err, "one takes the place of the other"));
+    shell(&result, state, LOCKSTEP "sample qwen3 --weights ema", 2);
+    assert_non_null(strstr(result.err, "it has no moving means"));
+    shell(&result, state, "cp -r qwen3 bad; rm bad/model-00001-*; " LOCKSTEP "sample bad", 1);
+    assert_non_null(strstr(result.err, "a shard is missing"));
 }
 
 #define EDIT(key, from, to) "sed -i '/\"" key "\"/s/" from "/" to "/' bad/config.json"
@@ -82,6 +135,7 @@ static const damage_case refused[] = {
     { "cp " OF("gpt2") " bad/tokenizer.json", "llama", "560 tokens, and the model" },
     { "rm bad/config.json", "llama", "the folder 'bad' has no config.json" },
     { "echo '{' >bad/config.json", "llama", "bad/config.json: line 2" },
+    { "truncate -s 2M bad/config.json", "llama", "more than 1048576 bytes" },
     { "sed -i s/Qwen3For/MambaFor/ bad/config.json", "llama",
       "`architectures` is [\"MambaForCausalLM\"]" },
     { EDIT("model_type", "qwen3", "mamba"), "llama", "`model_type` is \"mamba\", and only" },
@@ -89,6 +143,7 @@ static const damage_case refused[] = {
     { EDIT("hidden_size", "16", "18"), "llama", "is 256 x 16, but this model's" },
     { EDIT("hidden_size", "16", "99999999999"), "llama",
       "`hidden_size` is 99999999999, and must be a whole number" },
+    { EDIT("head_dim", "6", "2147483646"), "llama", "a head of 2147483646 values" },
     { EDIT("num_hidden_layers", "2", "2000000"), "llama", "--layers 2000000; at most 1000" },
     { EDIT("num_hidden_layers", "2", "1"), "llama", "for which this model has no" },
     { EDIT("num_hidden_layers", "num", "n"), "llama", "it has no `num_hidden_layers`" },
@@ -131,6 +186,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_trained_comes_back_as_it_was),
         cmocka_unit_test(a_run_takes_its_options_from_the_folder),
+        cmocka_unit_test(a_folder_is_used_without_a_run),
         cmocka_unit_test(damage_and_contradictions_are_refused),
         cmocka_unit_test(models_that_transformers_lacks_are_not_exported),
     };

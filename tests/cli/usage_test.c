@@ -324,7 +324,7 @@ static const struct {
     { "run -n 1 cli/train.py 2>/dev/null; echo >a.py; " LK_TEST_COMMAND " run -np 1 a.py",
       "write python before it, as in -- python a.py" },
     { "run ./program", "-n N is missing: number of copies of the program to start" },
-    { "sample", "CHECKPOINT is missing" },
+    { "sample", "RUN is missing" },
     { "sample x --tokens 0", "--tokens 0: must be an integer from 1 to" },
     { "sample x --temperature -1", "--temperature -1: must be a number of at least 0" },
 };
@@ -401,7 +401,8 @@ static void a_missing_file_is_no_usage_error(void **state)
         { GOOD "--steps 1 --log /proc/log", "'/proc/log': No such file or directory; give an" },
         { GOOD "--steps 1 --checkpoint /proc/here", "/proc/here" },
         { GOOD "--steps 1 --init none.safetensors", "none.safetensors" },
-        { "sample none", "(give the --checkpoint directory of a run, or a .safetensors file)" },
+        { "sample none", "(give the --checkpoint directory of a run, a folder as transformers "
+                         "writes it, or a .safetensors file)" },
         { "sample .", "there is no checkpoint in '.'\n(give the --checkpoint directory of a run" },
         { "inspect none/manifest.json", "none/manifest.json" },
     };

@@ -7,9 +7,11 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/options.h"
 #include "checkpoint/directory.h"
 #include "lockstep/tokenizer.h"
 #include "models/hugging_face.h"
+#include "models/peft.h"
 #include "train/loop/loop.h"
 #include "train/saves/save.h"
 
@@ -55,6 +57,24 @@ static lk_status check_tokenizer(const lk_train_config *c, uint32_t vocabulary)
     return LK_OK;
 }
 
+/* Fails because a folder has no config.json. */
+static lk_status refuse_folder(const char *folder)
+{
+    char path[LKI_PATH_BYTES];
+    bool run = false;
+    LK_TRY(lk_checkpoint_exists(folder, &run));
+    if (run)
+        return lk_fail(LK_EINVAL, "`init`: '%s' has the checkpoints of a run; name a folder that "
+                                  "lockstep export has made of it", folder);
+    LK_TRY(lki_directory_join(path, folder, LKI_PEFT_FILE));
+    if (access(path, F_OK) == 0)
+        return lk_fail(LK_EINVAL, "`init`: '%s' has adapters, not a model: give it as `adapter`, "
+                                  "and the model that they adapt as `init`", folder);
+    return lk_fail(LK_EINVAL, "`init`: the folder '%s' has no config.json, which every host "
+                              "needs; give a folder as transformers writes it, or a "
+                              ".safetensors file", folder);
+}
+
 /* Reads config.json, whose path is also returned. */
 static lk_status read_config(const char *folder, const lki_hf_family **family,
                              lk_model_options *options, char path[LKI_PATH_BYTES])
@@ -62,9 +82,7 @@ static lk_status read_config(const char *folder, const lki_hf_family **family,
     json_t *json = NULL;
     LK_TRY(lki_directory_join(path, folder, "config.json"));
     if (access(path, F_OK) != 0)
-        return lk_fail(LK_EINVAL, "`init`: the folder '%s' has no config.json, which every host "
-                                  "needs; give a folder as transformers writes it, or a "
-                                  ".safetensors file", folder);
+        return refuse_folder(folder);
     LK_TRY(lki_hf_read_file(family, options, &json, path));
     json_decref(json);
     return LK_OK;
@@ -77,6 +95,17 @@ lk_status lk_folder_model(const char **model, const char *folder)
     lk_model_options     options;
     LK_TRY(read_config(folder, &family, &options, path));
     *model = family->model;
+    return LK_OK;
+}
+
+lk_status lk_folder_options(lk_model_options *options, const char *folder)
+{
+    char                 path[LKI_PATH_BYTES];
+    const lki_hf_family *family = NULL;
+    lk_model_options     given, own;
+    LK_TRY(lki_options_copy(&given, sizeof given, options, "lk_model_options"));
+    LK_TRY(read_config(folder, &family, &own, path));
+    lki_options_return(options, &own);
     return LK_OK;
 }
 

@@ -14,17 +14,21 @@
 
 enum { BYTES = 256 };
 
-/* Looks in the directory, and in the one that has the step or the file. */
+/* Writes the path of a file in a directory.  Returns false if the file does not exist. */
+static bool find_file(char out[LKI_PATH_BYTES], const char *folder, const char *name)
+{
+    return snprintf(out, LKI_PATH_BYTES, "%s/%s", folder, name) < LKI_PATH_BYTES &&
+           access(out, F_OK) == 0;
+}
+
+/* Looks in the directory, or in the one that has the step or the file. */
 bool lki_sample_text_find(char out[LKI_PATH_BYTES], const char *path)
 {
     char copy[LKI_PATH_BYTES];
-    if (lki_is_folder(path) &&
-        snprintf(out, LKI_PATH_BYTES, "%s/tokenizer.json", path) < LKI_PATH_BYTES &&
-        access(out, F_OK) == 0)
-        return true;
+    if (lki_is_folder(path) && !find_file(out, path, LKI_MANIFEST_NAME))
+        return find_file(out, path, "tokenizer.json");
     return snprintf(copy, sizeof copy, "%s", path) < LKI_PATH_BYTES &&
-           snprintf(out, LKI_PATH_BYTES, "%s/tokenizer.json", dirname(copy)) < LKI_PATH_BYTES &&
-           access(out, F_OK) == 0;
+           find_file(out, dirname(copy), "tokenizer.json");
 }
 
 lk_status lki_sample_text_open(lki_sample_text *text, const lk_sample_options *options,

@@ -4,11 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "base/file.h"
 #include "base/float.h"
 #include "base/memory.h"
+#include "checkpoint/directory.h"
 #include "tensor/ops.h"
 #include "train/core/recorded.h"
+#include "train/loop/loop.h"
 #include "train/saves/base.h"
 
 /* ---- Tensors ----------------------------------------------------------------------------- */
@@ -100,11 +104,73 @@ static lk_status read_shapes(lki_trained *t, uint32_t heads)
     return LK_OK;
 }
 
-lk_status lki_trained_open(lki_trained *t, const char *path, uint32_t heads)
+/* ---- A Hugging Face folder --------------------------------------------------------------- */
+
+/* Sets *out to true if the path is that of a folder with a configuration and without checkpoints.
+ * The directory of a run may have a configuration, too. */
+static lk_status is_pretrained(const char *path, bool *out)
+{
+    static const char *const names[] = { "config.json", LKI_PEFT_FILE };
+    char                     file[LKI_PATH_BYTES];
+    bool                     runs = false;
+    *out = false;
+    if (!lki_is_folder(path))
+        return LK_OK;
+    LK_TRY(lk_checkpoint_exists(path, &runs));
+    for (size_t i = 0; !runs && i < sizeof names / sizeof names[0]; i++) {
+        LK_TRY(lki_directory_join(file, path, names[i]));
+        *out = *out || access(file, F_OK) == 0;
+    }
+    return LK_OK;
+}
+
+/* Reads the options of the model and of its adapters. */
+static lk_status open_pretrained(lki_trained *t)
+{
+    char            path[LKI_PATH_BYTES];
+    lk_train_config config = { .struct_size = sizeof config, .init = t->path };
+    config.model_options.adapter = t->adapter;
+    LK_TRY(lki_pretrained_complete(&config));
+    t->name                = config.model;
+    t->options             = config.model_options;
+    t->options.struct_size = sizeof t->options;
+    t->options.tokens      = true;
+    t->options.classes     = t->options.vocabulary;
+    t->options.input       = (lk_shape){ 1, { t->options.positions } };
+    if (t->adapter == NULL)
+        return LK_OK;
+    LK_TRY(lki_directory_join(path, t->adapter, LKI_PEFT_FILE));
+    LK_TRY(lki_peft_read_file(&t->peft, path));
+    t->options.lora_targets = t->peft.targets;
+    return LK_OK;
+}
+
+/* Checks the files of the weights, before memory is allocated for them, and opens those of the
+ * parameters. */
+static lk_status check_pretrained(lki_trained *t, lk_weights weights)
+{
+    char path[LKI_PATH_BYTES];
+    if (weights == LK_WEIGHTS_EMA)
+        return lk_fail(LK_EINVAL, "'%s' is no run: it has no moving means", t->path);
+    LK_TRY(lki_init_check(t->path, t->model));
+    if (t->adapter == NULL)
+        return lki_folder_open(&t->folder, t->path);
+    LK_TRY(lki_adapter_check(t->adapter, t->model));
+    LK_TRY(lki_directory_join(path, t->adapter, LKI_PEFT_WEIGHTS));
+    return lki_folder_open(&t->folder, path);
+}
+
+lk_status lki_trained_open(lki_trained *t, const char *path, uint32_t heads, const char *adapter)
 {
     struct stat about;
 
-    *t = (lki_trained){ .path = path };
+    *t = (lki_trained){ .path = path, .adapter = adapter };
+    LK_TRY(is_pretrained(path, &t->pretrained));
+    if (t->pretrained)
+        return open_pretrained(t);
+    if (adapter != NULL)
+        return lk_fail(LK_EINVAL, "`adapter` is for a folder as transformers writes it, and '%s' "
+                                  "is none; leave it out, as a run has its own", path);
     if (stat(path, &about) == 0 && S_ISREG(about.st_mode)) {
         LK_TRY(lk_safetensors_open(&t->file, path));
         return read_shapes(t, heads);
@@ -149,22 +215,38 @@ static size_t bytes_of(size_t count, size_t each)
     return lki_round_up(count * each, LKI_LINE);
 }
 
+/* Reads a parameter as floats. */
+static lk_status read_param(lki_trained *t, lk_exec *exec, const lk_param *param,
+                            lk_weights weights, float *out)
+{
+    const char  *folder = t->adapter != NULL ? t->adapter : t->path;
+    const float *from   = NULL;
+    if (t->pretrained)
+        return lki_init_read(exec, t->folder, folder, param, out);
+    LK_TRY(find_values(t, param->name, param->shape, weights, &from));
+    memcpy(out, from, lk_shape_count(param->shape) * sizeof *out);
+    return LK_OK;
+}
+
 static lk_status load_param(lki_trained *t, lk_exec *exec, const lk_param *param, uint32_t p,
                             lk_weights weights, unsigned char **at)
 {
-    const float *from  = NULL;
-    size_t       count = lk_shape_count(param->shape);
-    LK_TRY(find_values(t, param->name, param->shape, weights, &from));
+    float       *wide  = NULL;
+    const size_t count = lk_shape_count(param->shape);
     if (t->params_bf16 == NULL || !param->bf16) {
-        memcpy(*at, from, count * sizeof *from);
-        t->params[p] = (const float *)(const void *)*at;
-        *at += bytes_of(count, sizeof *from);
-        return LK_OK;
+        float *values = (float *)(void *)*at;
+        t->params[p]  = values;
+        *at += bytes_of(count, sizeof *values);
+        return read_param(t, exec, param, weights, values);
     }
-    lki_convert(exec, count, LK_F32, from, LK_BF16, *at);
+    LK_TRY(LKI_NEW(&wide, count, "a parameter"));
+    lk_status status = read_param(t, exec, param, weights, wide);
+    if (status == LK_OK)
+        lki_convert(exec, count, LK_F32, wide, LK_BF16, *at);
+    lki_free(wide);
     t->params_bf16[p] = (const uint16_t *)(const void *)*at;
     *at += bytes_of(count, sizeof **t->params_bf16);
-    return LK_OK;
+    return status;
 }
 
 static lk_status load_state(lki_trained *t, const lk_state *state, uint32_t i, lk_weights weights,
@@ -195,7 +277,7 @@ static lk_status load_base(lki_trained *t, lk_exec *exec)
 {
     uint32_t    count;
     char        hash[65];
-    const char *folder = lki_base_recorded(t->config);
+    const char *folder = t->pretrained ? t->path : lki_base_recorded(t->config);
     (void)lk_model_frozen(t->model, &count);
     if (count == 0)
         return LK_OK;
@@ -203,8 +285,8 @@ static lk_status load_base(lki_trained *t, lk_exec *exec)
         return lk_fail(LK_EFORMAT, "'%s' has adapters, but does not say of which model", t->path);
     LK_TRY(LKI_NEW(&t->frozen, count, "frozen parameters"));
     LK_TRY(lki_alloc(&t->base, lki_base_bytes(t->model), "frozen parameters"));
-    LK_TRY(lki_base_read(folder, exec, t->model, t->base, t->frozen, hash));
-    return lki_base_compare(t->config, folder, hash);
+    LK_TRY(lki_base_read(folder, exec, t->model, t->base, t->frozen, t->pretrained ? NULL : hash));
+    return t->pretrained ? LK_OK : lki_base_compare(t->config, folder, hash);
 }
 
 lk_status lki_trained_load(lki_trained *t, lk_exec *exec, lk_weights weights, lk_dtype dtype)
@@ -214,6 +296,8 @@ lk_status lki_trained_load(lki_trained *t, lk_exec *exec, lk_weights weights, lk
     const lk_param *params = lk_model_params(t->model, &t->param_count);
     const lk_state *states = lk_model_states(t->model, &t->state_count);
 
+    if (t->pretrained)
+        LK_TRY(check_pretrained(t, weights));
     LK_TRY(LKI_NEW(&t->params, t->param_count, "parameters"));
     LK_TRY(LKI_NEW(&t->state, t->state_count, "running state"));
     if (dtype == LK_BF16)
@@ -236,6 +320,7 @@ void lki_trained_close(lki_trained *t)
     lki_free(t->state);
     lki_free(t->frozen);
     lki_free(t->base);
+    lki_folder_free(t->folder);
     lk_safetensors_free(t->file);
     lk_checkpoint_free(t->checkpoint);
     json_decref(t->config);

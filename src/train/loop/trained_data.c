@@ -8,6 +8,8 @@
 #include "data/batch.h"
 #include "train/core/identity.h"
 
+enum { BYTES = 256 };
+
 /* Writes the means and deviations of the run's pixels as a value of `normalize`.  Returns false if
  * it has none. */
 static bool write_numbers(const json_t *config, char text[256])
@@ -109,18 +111,37 @@ static lk_status check_fit(const lki_trained *t, const lk_evaluate_options *o,
     return LK_OK;
 }
 
+/* Returns true if a source is text, which a tokenizer may cut. */
+static bool is_text(const char *source)
+{
+    return strncmp(source, "text:", 5) == 0 || strncmp(source, "docs:", 5) == 0;
+}
+
+/* Refuses text as bytes for a folder whose model has other tokens. */
+static lk_status check_bytes(const lki_trained *t, const lk_evaluate_options *o,
+                             const char *tokenizer)
+{
+    if (!t->pretrained || !is_text(o->source) || tokenizer != NULL || t->options.classes == BYTES)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "the model of '%s' has %u tokens, not the %d of text without a "
+                              "tokenizer, and no tokenizer.json lies there; give `tokenizer` FILE",
+                   o->path, t->options.classes, BYTES);
+}
+
 lk_status lki_trained_data_open(lk_dataset **out, const lki_trained *trained,
                                 const lk_evaluate_options *options, const char *tokenizer)
 {
     char               text[256];
     const json_t      *ignored = json_object_get(trained->config, "ignore-label");
-    lk_dataset_options o       = { .struct_size = sizeof o, .tokenizer = tokenizer,
+    lk_dataset_options o       = { .struct_size = sizeof o,
+                                   .tokenizer = is_text(options->source) ? tokenizer : NULL,
                                    .ignores = json_is_integer(ignored),
                                    .ignored = json_integer_value(ignored) };
 
     const bool         table   = strncmp(options->source, "csv:", 4) == 0;
 
     *out = NULL;
+    LK_TRY(check_bytes(trained, options, tokenizer));
     if (table != (json_object_get(trained->config, "columns") != NULL))
         return lk_fail(LK_EINVAL, "'%s' is %s table, and the model of %s was %strained on one",
                        options->source, table ? "a" : "no", options->path, table ? "not " : "");

@@ -22,7 +22,8 @@
 #include "train/loop/sample_text.h"
 #include "train/loop/trained_data.h"
 
-enum { SLICES = 64, BATCH = 8 }; /* for a file that has no configuration */
+enum { SLICES = 64, BATCH = 8 }; /* for a model without the configuration of a run */
+enum { CONTEXT_MOST = 1024 };    /* unless it is given */
 
 typedef struct {
     double         loss, count, hits, bytes;
@@ -157,6 +158,29 @@ static lk_status open_workers(evaluation *e)
     return lki_pool_open(&e->pool, e->worker_count);
 }
 
+/* Sets the tokens of a sample for a model that has no run. */
+static lk_status choose_context(evaluation *e)
+{
+    uint64_t *tokens = &e->trained.options.input.dims[0];
+    if (!e->trained.pretrained && e->options->context != 0)
+        return lk_fail(LK_EINVAL, "`context` is for a folder as transformers writes it; '%s' has "
+                                  "that of its run; leave it out", e->options->path);
+    if (e->options->context > *tokens && e->trained.pretrained)
+        return lk_fail(LK_EINVAL, "`context` is %u, but the model of '%s' has only %llu positions",
+                       e->options->context, e->options->path, (unsigned long long)*tokens);
+    if (e->trained.pretrained)
+        *tokens = e->options->context != 0 ? e->options->context : lki_min(*tokens, CONTEXT_MOST);
+    return LK_OK;
+}
+
+/* Returns the samples of a pass for a model that has no run: fewer of long samples, which take much
+ * memory. */
+static uint32_t batch_of(const lki_trained *t)
+{
+    const uint64_t tokens = t->pretrained ? t->options.input.dims[0] : 1;
+    return (uint32_t)lki_max(1, lki_min(BATCH, CONTEXT_MOST / tokens));
+}
+
 static lk_status open_evaluation(evaluation *e)
 {
     const lk_evaluate_options *o = e->options;
@@ -164,7 +188,8 @@ static lk_status open_evaluation(evaluation *e)
     const char                *tokenizer = o->tokenizer;
     if (o->path == NULL || o->source == NULL)
         return lk_fail(LK_EINVAL, "evaluate: no checkpoint or no data given");
-    LK_TRY(lki_trained_open(&e->trained, o->path, o->heads));
+    LK_TRY(lki_trained_open(&e->trained, o->path, o->heads, o->adapter));
+    LK_TRY(choose_context(e));
     if (tokenizer == NULL && e->trained.options.tokens && lki_sample_text_find(found, o->path))
         tokenizer = found;
     LK_TRY(lki_trained_data_open(&e->dataset, &e->trained, o, tokenizer));
@@ -173,7 +198,7 @@ static lk_status open_evaluation(evaluation *e)
     e->trained.options.numbers = lk_dataset_describe(e->dataset)->numbers;
     e->measures    = lki_measures_errors(e->trained.options.loss, e->trained.options.numbers);
     e->precision   = precision_of(e);
-    e->micro_batch = number_of(e, "micro-batch", BATCH);
+    e->micro_batch = number_of(e, "micro-batch", batch_of(&e->trained));
     e->slices      = number_of(e, "virtual-workers", SLICES);
     LK_TRY(lk_exec_open(&e->exec, 1, o->isa));
     LK_TRY(lki_trained_load(&e->trained, e->exec, o->weights, LK_F32));

@@ -55,7 +55,7 @@ lk_status lki_base_read(const char *folder, lk_exec *exec, const lk_model *model
     place(model, memory, values);
     for (uint32_t i = 0; status == LK_OK && i < count; i++)
         status = lki_init_read(exec, file, folder, &params[i], (float *)(uintptr_t)values[i]);
-    if (status == LK_OK)
+    if (status == LK_OK && hash != NULL)
         status = lki_folder_hash(file, hash);
     lki_folder_free(file);
     return status;

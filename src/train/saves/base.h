@@ -25,7 +25,7 @@ size_t lki_base_bytes(const lk_model *model);
 
 /* Reads the frozen parameters of `model` from a folder or a file into `memory`, which has
  * lki_base_bytes() bytes and is aligned to 64, and sets the address of each.  `hash` receives that
- * of all tensors in the folder. */
+ * of all tensors in the folder, unless it is NULL. */
 LK_NODISCARD lk_status lki_base_read(const char *folder, lk_exec *exec, const lk_model *model,
                                      void *memory, const float **values, char hash[65]);
 

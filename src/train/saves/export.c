@@ -8,8 +8,8 @@
 
 #include <errno.h>
 #include <libgen.h>
+#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -31,6 +31,7 @@
 #include "train/saves/tokenizer.h"
 
 #define SHARD_BYTES UINT64_C(5000000000)
+#define F16_OVERFLOW 65520.0F /* smallest number that rounds to infinity */
 
 typedef struct {
     const lk_export_options *options;
@@ -67,9 +68,29 @@ static lk_status read_options(const exporter *e, const json_t *config, const cha
 
 /* ---- config.json --------------------------------------------------------------------------- */
 
+/* The types of weights, as transformers names them. */
+static const struct {
+    lk_dtype    dtype;
+    const char *name;
+} types[] = { { LK_F32, "float32" }, { LK_BF16, "bfloat16" }, { LK_F16, "float16" } };
+
+enum { TYPE_COUNT = sizeof types / sizeof types[0] };
+
 static const char *type_name(lk_dtype dtype)
 {
-    return dtype == LK_BF16 ? "bfloat16" : "float32";
+    size_t i = 0;
+    while (i + 1 < TYPE_COUNT && types[i].dtype != dtype)
+        i++;
+    return types[i].name;
+}
+
+/* Returns the type of a name; F32 if it is NULL or another one. */
+static lk_dtype type_of(const char *name)
+{
+    for (size_t i = 0; name != NULL && i < TYPE_COUNT; i++)
+        if (strcmp(types[i].name, name) == 0)
+            return types[i].dtype;
+    return LK_F32;
 }
 
 /* Returns the key of the type of the weights, which transformers 5 has renamed. */
@@ -125,7 +146,7 @@ static lk_status make_adapter_config(exporter *e, const json_t *recorded,
     e->kept   = false;
     e->dtype  = e->options->dtype != 0 ? e->options->dtype : LK_F32;
     e->config = lki_peft_write(e->model, options, base != NULL ? base : "");
-    return e->config != NULL ? LK_OK : lk_fail(LK_ENOMEM, "adapter_config.json");
+    return e->config != NULL ? LK_OK : lk_fail(LK_ENOMEM, LKI_PEFT_FILE);
 }
 
 static lk_status make_config(exporter *e, const char *model, const lk_model_options *options)
@@ -140,9 +161,8 @@ static lk_status make_config(exporter *e, const char *model, const lk_model_opti
             return lk_fail(LK_ENOMEM, "config.json");
         LK_TRY(set_tokens(e));
     }
-    bool narrow = said != NULL && strcmp(said, "bfloat16") == 0;
-    e->dtype    = e->options->dtype != 0 ? e->options->dtype : narrow ? LK_BF16 : LK_F32;
-    e->kept     = kept && said != NULL && strcmp(said, type_name(e->dtype)) == 0;
+    e->dtype = e->options->dtype != 0 ? e->options->dtype : type_of(said);
+    e->kept  = kept && strcmp(said != NULL ? said : type_name(LK_F32), type_name(e->dtype)) == 0;
     if (!e->kept)
         (void)json_object_set_new(e->config, type_key(e->config),
                                   json_string(type_name(e->dtype)));
@@ -163,6 +183,16 @@ static bool has_means(const exporter *e)
     return false;
 }
 
+/* Fails if a value is infinite as F16. */
+static lk_status check_range(const exporter *e, const char *name, size_t first, size_t count)
+{
+    for (size_t i = 0; e->dtype == LK_F16 && i < count; i++)
+        if (fabsf(e->piece[i]) >= F16_OVERFLOW)
+            return lk_fail(LK_EINVAL, "element %zu of '%s' is %g, too large for `dtype` f16; "
+                                      "choose f32 or bf16", first + i, name, (double)e->piece[i]);
+    return LK_OK;
+}
+
 /* Reads a piece of a parameter and converts it.  Implements lk_checkpoint_fetch. */
 static lk_status fetch(void *context, size_t tensor, size_t first, size_t count, void *out)
 {
@@ -176,6 +206,7 @@ static lk_status fetch(void *context, size_t tensor, size_t first, size_t count,
     if (finite < count)
         return lk_fail(LK_EFORMAT, "element %zu of '%s' is %g; weights must be finite",
                        first + finite, name, (double)e->piece[finite]);
+    LK_TRY(check_range(e, name, first, count));
     lki_convert(e->exec, count, LK_F32, e->piece, e->dtype, out);
     return LK_OK;
 }
@@ -209,18 +240,9 @@ static lk_status plan_weights(exporter *e)
 
 static lk_status put_config(const exporter *e)
 {
-    char  path[LKI_PATH_BYTES];
-    char *text = json_dumps(e->config, JSON_INDENT(2) | JSON_REAL_PRECISION(9) | JSON_SORT_KEYS);
-    if (text == NULL)
-        return lk_fail(LK_ENOMEM, "config.json");
-    size_t length = strlen(text);
-    text[length]  = '\n'; /* in place of the NUL */
-    const char *name   = e->adapters ? "adapter_config.json" : "config.json";
-    lk_status   status = lki_directory_join(path, e->draft, name);
-    if (status == LK_OK)
-        status = lki_output_write(path, true, text, length + 1);
-    free(text);
-    return status;
+    char path[LKI_PATH_BYTES];
+    LK_TRY(lki_directory_join(path, e->draft, e->adapters ? LKI_PEFT_FILE : "config.json"));
+    return lki_output_write_json(path, e->config);
 }
 
 /* Copies the small files that the run has kept. */
@@ -248,7 +270,7 @@ static lk_status put_folder(exporter *e)
                                       .tensor_count = e->count, .fetch = fetch, .context = e };
     const uint64_t most = e->options->shard_bytes != 0 ? e->options->shard_bytes : SHARD_BYTES;
     LK_TRY(put_kept(e));
-    LK_TRY(e->adapters ? lki_folder_write_one(e->draft, "adapter_model.safetensors", &file)
+    LK_TRY(e->adapters ? lki_folder_write_one(e->draft, LKI_PEFT_WEIGHTS, &file)
                        : lki_folder_write(e->draft, &file, most));
     LK_TRY(lki_directory_sync(e->draft));
     if (rename(e->draft, e->options->out) != 0)
@@ -318,8 +340,8 @@ lk_status lk_export(const lk_export_options *options, lk_exported *result)
     LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_export_options"));
     if (mine.path == NULL || mine.out == NULL)
         return lk_fail(LK_EINVAL, "lk_export: `path` and `out` are required");
-    if (mine.dtype != 0 && mine.dtype != LK_F32 && mine.dtype != LK_BF16)
-        return lk_fail(LK_EINVAL, "lk_export: `dtype` is F32 or BF16");
+    if (mine.dtype != 0 && mine.dtype != LK_F32 && mine.dtype != LK_BF16 && mine.dtype != LK_F16)
+        return lk_fail(LK_EINVAL, "lk_export: `dtype` is F32, BF16 or F16");
     exporter *e = NULL;
     LK_TRY(LKI_NEW(&e, 1, "an export"));
     e->options       = &mine;

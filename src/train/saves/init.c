@@ -14,8 +14,6 @@
 #include "tensor/ops.h"
 #include "train/saves/base.h"
 
-#define ADAPTER_FILE "adapter_model.safetensors"
-
 /* The prefixes that other programs may write before names: of GPT-2, and of adapters. */
 static const char *const prefixes[] = { "", "transformer.", "base_model.model.",
                                         "base_model.model.transformer.", NULL };
@@ -62,6 +60,15 @@ static void describe_shape(lk_shape shape, char *text, size_t bytes)
                                (unsigned long long)shape.dims[d]);
 }
 
+/* Returns what to do about a file that does not fit: other words for the tensors of adapters. */
+static const char *advice(const char *param)
+{
+    const bool adapter = strstr(param, ".lora_A.") != NULL || strstr(param, ".lora_B.") != NULL;
+    return adapter ? "the adapters were made for another base than that of `init`, or with another "
+                     "configuration"
+                   : "set the model's options as the file was made";
+}
+
 static lk_status init_tensor(const lk_tensor **out, const lki_folder *file, const char *path,
                              const lk_param *param)
 {
@@ -71,15 +78,14 @@ static lk_status init_tensor(const lk_tensor **out, const lki_folder *file, cons
         return lk_fail(LK_EFORMAT, "'%s' has no tensor 'lm_head.weight', so its head is the "
                                    "embedding, but this model's is not (`tie`)", path);
     if (*out == NULL)
-        return lk_fail(LK_EFORMAT, "'%s' has no tensor '%s': it is not a file of this model", path,
-                       param->name);
+        return lk_fail(LK_EFORMAT, "'%s' has no tensor '%s': it is not a file of this model; %s",
+                       path, param->name, advice(param->name));
     if (!lki_init_fits(param->name, param->shape, (*out)->shape)) {
         describe_shape((*out)->shape, theirs, sizeof theirs);
         describe_shape(param->shape, ours, sizeof ours);
         return lk_fail(LK_EFORMAT,
-                       "'%s': tensor '%s' is %s, but this model's is %s; set the model's "
-                       "options as the file was made",
-                       path, param->name, theirs, ours);
+                       "'%s': tensor '%s' is %s, but this model's is %s; %s",
+                       path, param->name, theirs, ours, advice(param->name));
     }
     if ((*out)->dtype != LK_F32 && (*out)->dtype != LK_F16 && (*out)->dtype != LK_BF16)
         return lk_fail(LK_EUNSUPPORTED, "'%s': tensor '%s' is %s; F32, F16 and BF16 can be read",
@@ -150,10 +156,20 @@ static lk_status check_nothing_left(const lki_folder *file, const char *path, co
         else if (!used && !is_buffer(name))
             return lk_fail(LK_EFORMAT,
                            "'%s' has a tensor '%s' for which this model has no place: it is "
-                           "another model's; set the model's options as the file was made",
-                           path, tensor->name);
+                           "another model's; %s", path, tensor->name, advice(c->params[0].name));
     }
     return LK_OK;
+}
+
+/* Fails if a file that should have a model has adapters. */
+static lk_status refuse_adapters(const lki_folder *file, const char *path, const contents *c)
+{
+    const lk_tensor *first = lki_folder_at(file, 0);
+    if (first == NULL || strstr(first->name, ".lora_A.") == NULL || c->count == 0 ||
+        strstr(c->params[0].name, ".lora_A.") != NULL)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "'%s' has adapters, not a model: give their folder as `adapter`, and "
+                              "the model that they adapt as `init`", path);
 }
 
 static lk_status check_file(const char *path, const contents *c)
@@ -161,6 +177,8 @@ static lk_status check_file(const char *path, const contents *c)
     const lk_tensor *tensor;
     lki_folder      *file   = NULL;
     lk_status        status = lki_folder_open(&file, path);
+    if (status == LK_OK)
+        status = refuse_adapters(file, path, c);
     for (uint32_t p = 0; status == LK_OK && p < c->count; p++)
         status = init_tensor(&tensor, file, path, &c->params[p]);
     if (status == LK_OK && has_states(file, c->states, c->state_count))
@@ -255,7 +273,7 @@ lk_status lki_init_load(lki_session *session)
         return config->init == NULL ? LK_OK : load_file(session, config->init);
     if (config->model_options.adapter == NULL)
         return LK_OK;
-    LK_TRY(lki_directory_join(path, config->model_options.adapter, ADAPTER_FILE));
+    LK_TRY(lki_directory_join(path, config->model_options.adapter, LKI_PEFT_WEIGHTS));
     return load_file(session, path);
 }
 
@@ -265,8 +283,12 @@ lk_status lki_adapter_check(const char *folder, const lk_model *model)
 {
     contents c = { .states = NULL };
     char     path[LKI_PATH_BYTES];
+    lki_peft peft;
     c.params = lk_model_params(model, &c.count);
-    LK_TRY(lki_directory_join(path, folder, ADAPTER_FILE));
+    LK_TRY(lki_directory_join(path, folder, LKI_PEFT_FILE));
+    LK_TRY(lki_peft_read_file(&peft, path));
+    LK_TRY(lki_peft_compare(&peft, model, path));
+    LK_TRY(lki_directory_join(path, folder, LKI_PEFT_WEIGHTS));
     return check_file(path, &c);
 }
 
@@ -278,9 +300,13 @@ lk_status lki_adapter_complete(lk_train_config *c)
     const bool        told = o->lora_rank != 0 && o->lora_alpha > 0;
     if (o->adapter == NULL || (told && c->checkpoint.resume_required))
         return LK_OK;
-    LK_TRY(lki_directory_join(path, o->adapter, "adapter_config.json"));
+    LK_TRY(lki_directory_join(path, o->adapter, LKI_PEFT_FILE));
     if (told && access(path, F_OK) != 0)
         return LK_OK; /* a run that continues does not need the folder; another one reports it */
+    if (access(path, F_OK) != 0)
+        return lk_fail(LK_EINVAL, "`adapter`: '%s' has no " LKI_PEFT_FILE "; give a folder as PEFT "
+                                  "writes it, and a whole model as `init`",
+                       o->adapter);
     LK_TRY(lki_peft_read_file(&peft, path));
     if (o->lora_rank != 0 && o->lora_rank != peft.rank)
         return lk_fail(LK_EINVAL, "`lora_rank` is %u, but %s has %u; leave it out", o->lora_rank,
