@@ -24,7 +24,8 @@ static const char *why_not(const lk_train_config *c)
            : c->exchange.compressor != NULL || lki_sends_momenta(c)
                ? "pushes whole gradients: leave out `exchange.compressor`, and use another "
                  "optimizer than onebit-adam and onebit-lamb"
-           : lki_replicates(c) ? "has one model: leave out `exchange.local.steps`"
+           : lki_replicates(c) ? "has one model: leave out `exchange.local.steps` and what needs "
+                               "them (`exchange.local.topology`, `exchange.local.optimizer`)"
            : lki_federates(c)  ? "has no rounds: leave out `exchange.clients.count`"
            : c->elastic.duplicate == LK_DUPLICATE_ON && c->exchange.async.record != NULL
                ? "waits for no late task if gradients are applied as they arrive: leave out "
@@ -85,6 +86,23 @@ static lk_status check_bound(const lk_train_config *c)
                    a->staleness - 1, c->exchange.groups, least, least);
 }
 
+/* Fails if a slow group is none, or is there twice. */
+static lk_status check_slow(const lk_train_config *c)
+{
+    const lk_train_async *a = &c->exchange.async;
+    for (uint32_t i = 0; i < a->slow_count; i++) {
+        if (a->slow_group[i] >= c->exchange.groups)
+            return lk_fail(LK_EINVAL, "`exchange.async.slow_factor`: there is no group %u; the %u "
+                                      "groups are numbered from 0", a->slow_group[i],
+                           c->exchange.groups);
+        for (uint32_t k = 0; k < i; k++)
+            if (a->slow_group[k] == a->slow_group[i])
+                return lk_fail(LK_EINVAL, "`exchange.async.slow_factor`: group %u has two factors; "
+                                          "give one", a->slow_group[i]);
+    }
+    return LK_OK;
+}
+
 static lk_status check_numbers(const lk_train_config *c)
 {
     const lk_train_async *a      = &c->exchange.async;
@@ -95,10 +113,7 @@ static lk_status check_numbers(const lk_train_config *c)
     if (a->compensation > 0 && a->aggregate > 1)
         return lk_fail(LK_EINVAL, "`exchange.async.compensation` corrects single gradients: leave "
                                   "out `exchange.async.aggregate`");
-    for (uint32_t i = 0; i < a->slow_count; i++)
-        if (a->slow_group[i] >= groups)
-            return lk_fail(LK_EINVAL, "`exchange.async.slow_factor`: there is no group %u; the %u "
-                                      "groups are numbered from 0", a->slow_group[i], groups);
+    LK_TRY(check_slow(c));
     LK_TRY(check_bound(c));
     return c->workers <= groups
                ? LK_OK
