@@ -38,12 +38,8 @@ static const char *why_not(const lk_train_config *c)
 /* Returns what excludes several hosts, and versions of shards or spans; NULL if nothing does. */
 static const char *why_neither(const lk_train_config *c)
 {
-    return c->elastic.survives
-               ? "ends with the first worker that is lost: leave out `on_failure` continue, and "
-                 "MIN of `workers` MIN:MAX; `restart` goes on from a checkpoint"
-           : c->elastic.duplicate == LK_DUPLICATE_ON ? "computes no task twice: leave out "
-                                                       "`duplicate`"
-                                                     : NULL;
+    return c->elastic.duplicate == LK_DUPLICATE_ON ? "computes no task twice: leave out `duplicate`"
+                                                   : NULL;
 }
 
 /* Returns what excludes asynchronous training over several hosts; NULL if nothing does. */
@@ -51,14 +47,16 @@ static const char *why_one_host(const lk_train_config *c)
 {
     const lk_train_async *a      = &c->exchange.async;
     const bool            shards = a->consistency != LK_CONSISTENCY_MODEL;
-    return why_neither(c) != NULL ? why_neither(c)
+    return c->elastic.survives
+               ? "ends with the first worker that is lost: leave out `on_failure` continue, and "
+                 "MIN of `workers` MIN:MAX; `restart` goes on from a checkpoint"
            : shards && a->compensation > 0 && a->replay == NULL
                ? "has what a task has read of shards or spans on one host only: leave out "
                  "`exchange.async.compensation` or `exchange.async.consistency`, or use one host"
            : a->drops_late && a->mode == LK_ASYNC_LIVE && a->replay == NULL
                ? "records late gradients on one host only: leave out `exchange.async.drops_late`, "
                  "use one host, or use `exchange.async.mode` virtual"
-               : NULL;
+               : why_neither(c);
 }
 
 lk_status lki_async_check_hosts(const lk_train_config *c, uint32_t hosts)
