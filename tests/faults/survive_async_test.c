@@ -100,8 +100,8 @@ static void a_live_run_can_be_replayed(void **state)
     assert_lines(*state, "tail -n +3 s | awk '$1 < 960 {print $1}'", "960");
 }
 
-/* A replay leaves out what came late, and what the lost worker was computing.  Shards are updated in
- * place. */
+/* A replay leaves out what came late, and what the lost worker was computing.  Shards are updated
+ * in place. */
 static void other_live_runs_can_be_replayed(void **state)
 {
     static const char *const rules[] = { "--consistency shard --shards 3 --clip-norm 0.1 ",

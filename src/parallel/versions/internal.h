@@ -118,19 +118,12 @@ typedef struct {
     uint32_t         staleness_bins[LK_STALENESS_BINS];
 } lki_shard;
 
-/* The update of a shard that a rank has begun last (shard_survive.c). */
-typedef struct {
-    _Atomic uint32_t shard;   /* 1 + the shard; 0: none */
-    uint32_t         group;   /* whose gradient it is */
-    uint64_t         applied; /* number of gradients that the shard had applied before */
-} lki_saved_shard;
-
 /* The shards of a run (sharded.c).  The arrays are in the arena. */
 typedef struct {
     uint32_t          count;    /* 0: versions are of the model */
     bool              saves;    /* ranks save what updates change, because one may be lost */
     size_t            saved_floats;
-    lki_saved_shard  *saved;    /* [seats]: this and the next are there if `saves` */
+    struct lki_saved_shard *saved; /* [seats]: this and the next are there if `saves` */
     float            *values;   /* [seats][saved_floats] */
     lki_shard        *of;       /* [count] */
     uint64_t         *reads;    /* [groups][count]: versions that the task of a group reads */

@@ -4,6 +4,13 @@
 
 #include "parallel/versions/internal.h"
 
+/* The update of a shard that a rank has begun last. */
+typedef struct lki_saved_shard {
+    _Atomic uint32_t shard;   /* 1 + the shard; 0: none */
+    uint32_t         group;   /* whose gradient it is */
+    uint64_t         applied; /* number of gradients that the shard had applied before */
+} lki_saved_shard;
+
 /* Returns a bound of the number of floats that the update of a shard changes. */
 size_t lki_shard_saved_floats(const lki_versions *versions);
 

@@ -68,18 +68,16 @@ REPLACED(lk_status, lk_barrier, lk_comm *comm)
 REPLACED(lk_status, lki_recorded_write, const lki_recorded_schedule *schedule, uint64_t at,
          const lki_recorded_task *task)
 {
-    const off_t place = (off_t)(schedule->header + at * schedule->line);
     moment();
-    if (pwrite(schedule->fd, "     ", 5, place) != 5)
+    if (pwrite(schedule->fd, "     ", 5, (off_t)(schedule->header + at * schedule->line)) != 5)
         abort();
     BETWEEN_MOMENTS(lk_status, lki_recorded_write, schedule, at, task);
 }
 
-REPLACED(lk_status, lki_recorded_write_line, const lki_recorded_schedule *schedule, uint64_t at,
-         const lki_recorded_task *task, uint32_t groups, const uint64_t *reads,
-         const uint64_t *orders)
+REPLACED(lk_status, lki_recorded_write_line, const lki_recorded_schedule *s, uint64_t at,
+         const lki_recorded_task *t, uint32_t groups, const uint64_t *reads, const uint64_t *orders)
 {
-    BETWEEN_MOMENTS(lk_status, lki_recorded_write_line, schedule, at, task, groups, reads, orders);
+    BETWEEN_MOMENTS(lk_status, lki_recorded_write_line, s, at, t, groups, reads, orders);
 }
 
 REPLACED(lk_status, lki_recorded_write_place, const lki_recorded_schedule *schedule, uint64_t at,
@@ -100,11 +98,10 @@ REPLACED(lk_status, lki_step_update_part, lk_parallel *parallel, const lki_gradi
     return LK_OK;
 }
 
-REPLACED(void, lki_sharded_copy, const lki_versions *versions, uint32_t shard, uint32_t from,
-         uint32_t to)
+REPLACED(void, lki_sharded_copy, const lki_versions *v, uint32_t shard, uint32_t from, uint32_t to)
 {
     moment();
-    __real_lki_sharded_copy(versions, shard, from, to);
+    __real_lki_sharded_copy(v, shard, from, to);
     moment();
 }
 
@@ -422,10 +419,12 @@ static void prepare(plot *p, const lk_async *async, uint32_t ranks, char file, b
         p->victims[i].at = NEVER;
 }
 
-/* Returns the distance between the moments at which a loss is tried, 1 to try all of them. */
-static long stride(void)
+/* Returns the distance between the moments at which a loss is tried, 1 to try all of them.  Runs
+ * with shards have more to repair. */
+static long stride(const lk_async *async)
 {
-    return lki_thorough() ? 1 : lki_brief() || LKI_SANITIZED ? 61 : 37;
+    return lki_thorough() ? 1
+                          : (lki_brief() || LKI_SANITIZED ? 61 : 37) / (async->shards > 0 ? 2 : 1);
 }
 
 /* ---- Simulated schedules ------------------------------------------------------------------- */
@@ -446,12 +445,13 @@ static void a_rank_may_be_lost_at_any_moment(void **state)
     for (uint32_t i = 0; i < sizeof simulated / sizeof simulated[0]; i++)
         for (uint32_t rank = 0; rank < RANKS; rank += 2) {
             const bool duplicate = i < 2;
+            const long apart     = stride(&simulated[i]);
             prepare(&p, &simulated[i], 1, 's', duplicate);
             play(&p, want);
             prepare(&p, &simulated[i], RANKS, 's', duplicate);
             p.victims[0].rank = rank;
-            for (long at = 1 + begin++ % stride(), first = at; at == first || p.losses > 0;
-                 at += stride()) {
+            for (long at = 1 + begin++ % apart, first = at; at == first || p.losses > 0;
+                 at += apart) {
                 p.victims[0].at = at;
                 play(&p, got);
                 if (strcmp(got, want) != 0)
@@ -509,10 +509,11 @@ static void a_live_run_may_lose_a_rank(void **state)
     (void)state;
     for (uint32_t i = 0; i < KINDS; i++)
         for (uint32_t rank = 0; rank < RANKS; rank += 2) {
+            const long apart = stride(&recorded[i]);
             prepare(&p, &recorded[i], RANKS, 'r', false);
             p.victims[0].rank = rank;
-            for (long at = 1 + begin++ % stride(), first = at; at == first || p.losses > 0;
-                 at += stride()) {
+            for (long at = 1 + begin++ % apart, first = at; at == first || p.losses > 0;
+                 at += apart) {
                 p.victims[0].at = at;
                 (void)unlink(path);
                 play(&p, want);
@@ -531,8 +532,9 @@ static void two_ranks_may_be_lost(void **state)
     prepare(&p, &simulated[1], 1, 's', false);
     play(&p, want);
     for (int i = 0; i < (lki_brief() ? 4 : lki_thorough() ? 200 : 12); i++) {
-        const bool lives = i % 2 > 0;
-        prepare(&p, lives ? &recorded[i / 2 % KINDS] : &simulated[1], RANKS, lives ? 'r' : 's', false);
+        const bool      lives = i % 2 > 0;
+        const lk_async *async = lives ? &recorded[i / 2 % KINDS] : &simulated[1];
+        prepare(&p, async, RANKS, lives ? 'r' : 's', false);
         seed              = lki_xxh3(&seed, sizeof seed);
         p.victims[0].rank = (uint32_t)(seed % RANKS);
         p.victims[1].rank = (uint32_t)((seed + 1 + seed / 4 % 2) % RANKS);
@@ -541,7 +543,7 @@ static void two_ranks_may_be_lost(void **state)
         (void)unlink(path);
         play(&p, got);
         if (lives)
-            check_replays(&recorded[i / 2 % KINDS], got, 1, p.victims[0].at);
+            check_replays(async, got, 1, p.victims[0].at);
         else if (strcmp(got, want) != 0)
             fail_msg("%d: ranks %u and %u lost at %ld and %ld", i, p.victims[0].rank,
                      p.victims[1].rank, p.victims[0].at, p.victims[1].at);
@@ -560,7 +562,7 @@ static void a_replay_may_lose_a_rank(void **state)
         play(&p, want);
         prepare(&p, &recorded[i], RANKS, 'p', false);
         p.victims[0].rank = 1;
-        for (long at = 2; at == 2 || p.losses > 0; at += 2 * stride()) {
+        for (long at = 2; at == 2 || p.losses > 0; at += stride(&recorded[i])) {
             p.victims[0].at = at;
             play(&p, got);
             assert_string_equal(got, want);

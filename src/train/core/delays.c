@@ -146,7 +146,7 @@ static lk_status read_entries(const lki_map *map, const char *path, uint32_t gro
 static lk_status sort_entries(trace *out, const entry *entries, size_t count, const char *path,
                               uint32_t groups)
 {
-    double sum = 0, least = INFINITY;
+    double sum = 0, least = HUGE_VAL;
     LK_TRY(LKI_NEW(&out->first, (size_t)groups + 3, "times of tasks"));
     LK_TRY(LKI_NEW(&out->times, count, "times of tasks"));
     for (size_t i = 0; i < count; i++) {
