@@ -71,16 +71,16 @@ static void move_shard(lki_versions *v, uint32_t rank, uint32_t k, uint32_t g, b
         move(&saved, model->running.mean, model->state_width * sizeof(float));
 }
 
-void lki_shard_save(const lk_parallel *parallel, uint32_t k, uint32_t g)
+void lki_shard_save(const lk_parallel *parallel, uint32_t shard, uint32_t group)
 {
     lki_versions    *v     = parallel->versions;
     lki_saved_shard *saved = &v->sharded.saved[parallel->rank];
     atomic_store(&saved->shard, 0);
     atomic_signal_fence(memory_order_seq_cst);
-    move_shard(v, parallel->rank, k, g, false);
-    saved->group   = g;
-    saved->applied = atomic_load(&v->sharded.of[k].applied);
-    atomic_store(&saved->shard, k + 1);
+    move_shard(v, parallel->rank, shard, group, false);
+    saved->group   = group;
+    saved->applied = atomic_load(&v->sharded.of[shard].applied);
+    atomic_store(&saved->shard, shard + 1);
     atomic_signal_fence(memory_order_seq_cst); /* before any value changes */
 }
 
