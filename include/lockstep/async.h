@@ -39,7 +39,7 @@
  *
  * With strategy "ddp" and LK_UNUSED_ZERO.  Not with exchange, replicas, audit, rebalance, backups,
  * hook, noise_decay, scaling, lock_step, offload, comm_dtype and gather_dtype.  With survives on
- * one host only, and with LK_CONSISTENCY_MODEL; so with duplicate, and that not with `record`.
+ * one host only.  With duplicate on one host only, with LK_CONSISTENCY_MODEL, and without `record`.
  */
 #ifndef LK_ASYNC_H
 #define LK_ASYNC_H

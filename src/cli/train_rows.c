@@ -232,7 +232,8 @@ bool lki_read_slow(const char *text, void *target, lki_message *error)
             !lki_parse_real(text + group + 1, (size_t)(next - text) - group - 1, &factor) ||
             !(factor >= 1e-3 && factor <= 1e6))
             return lki_refuse(error, "must be up to %d times GROUP:FACTOR, with commas between "
-                                     "them, such as 0:4,3:2", LK_SLOW_GROUPS_MAX);
+                                     "them and FACTOR from 0.001 to 1e6, such as 0:4,3:2",
+                              LK_SLOW_GROUPS_MAX);
         a->slow_group[a->slow_count]    = (uint32_t)number;
         a->slow_factor[a->slow_count++] = factor;
     }

@@ -133,9 +133,10 @@ static inline void run_for_hash(void *scratch, const char *line, char hash[65])
 }
 
 /* Trains `model` with `rule` and `how`, for some of all its steps of 16 samples, and copies the
- * hash of the run. */
-static inline void run_steps(void *scratch, int all, const char *model, const char *rule, int steps,
-                             const char *how, char hash[65])
+ * hash of the run.  Not inlined, because each copy would have its own line on the stack. */
+__attribute__((noinline, unused)) static void run_steps(void *scratch, int all, const char *model,
+                                                        const char *rule, int steps,
+                                                        const char *how, char hash[65])
 {
     char line[1024];
     (void)snprintf(line, sizeof line, "%s --steps %d --max-samples %d %s %s", model, all,

@@ -1,8 +1,7 @@
 /* async_test.c -- asynchronous runs of `lockstep train`.
  *
  * Goal:    a run has the same hash for any number of workers, also if it is resumed with others
- *          while tasks are in flight.  Without staleness it is a synchronous run.  A lost worker
- *          ends it by name, and a restart has the same hash.
+ *          while tasks are in flight.  Without staleness it is a synchronous run.
  * Control: another schedule has another hash.
  */
 #include "base/thorough_testing.h"
@@ -131,6 +130,9 @@ static void mistakes_are_named(void **state)
     } mistakes[] = {
         { "--async virtual --aggregate 3", "--aggregate 3 does not divide --groups 8" },
         { "--async virtual --slow 8:2", "there is no group 8; the 8 groups are numbered from 0" },
+        { "--async virtual --slow 1:2,1:3", "--slow: group 1 has two factors; give one" },
+        { "--async virtual --slow 1:0", "and FACTOR from 0.001 to 1e6, such as" },
+        { "--async virtual --topology ring", "(--topology, --outer-optimizer)" },
         { "--async virtual --slow 1", "must be up to 8 times GROUP:FACTOR" },
         { "--async virtual --delays normal", "must be constant, exponential, tokens, trace" },
         { "--async virtual --staleness x", "must be none, a number of tasks" },

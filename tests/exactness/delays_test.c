@@ -39,29 +39,21 @@ static int make_files(void **state)
     return r.status;
 }
 
-/* Trains for some of all steps, and copies the hash of the run.  Not inlined, because each copy
- * would have its own buffers on the stack. */
-__attribute__((noinline)) static void hash_of(void *scratch, const char *model, const char *rule,
-                                              int steps, const char *how, char hash[HEX + 1])
-{
-    run_steps(scratch, STEPS, model, rule, steps, how, hash);
-}
-
 static void runs_depend_on_the_schedule_alone(void **state)
 {
     char one[HEX + 1], got[HEX + 1], how[64];
     for (int i = 0; i < CASES; i++) {
-        hash_of(*state, cases[i].model, cases[i].rule, STEPS, "--workers 1", one);
+        run_steps(*state, STEPS, cases[i].model, cases[i].rule, STEPS, "--workers 1", one);
         for (int n = 2; n <= (lki_brief() ? 2 : 3); n++) {
             (void)snprintf(how, sizeof how, "--workers %d%s", n,
                            n == 3 ? " --worker-mode threads" : "");
-            hash_of(*state, cases[i].model, cases[i].rule, STEPS, how, got);
+            run_steps(*state, STEPS, cases[i].model, cases[i].rule, STEPS, how, got);
             assert_string_equal(got, one);
         }
         (void)snprintf(how, sizeof how, "--workers 3 --checkpoint ck%d", i);
-        hash_of(*state, cases[i].model, cases[i].rule, 3, how, got);
+        run_steps(*state, STEPS, cases[i].model, cases[i].rule, 3, how, got);
         (void)snprintf(how, sizeof how, "--workers 2 --checkpoint ck%d --resume", i);
-        hash_of(*state, cases[i].model, cases[i].rule, STEPS, how, got);
+        run_steps(*state, STEPS, cases[i].model, cases[i].rule, STEPS, how, got);
         assert_string_equal(got, one);
     }
 }
@@ -72,12 +64,12 @@ static void a_file_of_times_is_part_of_a_run(void **state)
     static command_result r;
     char                  line[1024], one[HEX + 1], got[HEX + 1];
     run_shell(&r, *state, "cp times same");
-    hash_of(*state, GPT, "--delays trace:times", STEPS, "--workers 2", one);
-    hash_of(*state, GPT, "--delays trace:same", STEPS, "--workers 2", got);
+    run_steps(*state, STEPS, GPT, "--delays trace:times", STEPS, "--workers 2", one);
+    run_steps(*state, STEPS, GPT, "--delays trace:same", STEPS, "--workers 2", got);
     assert_string_equal(got, one);
-    hash_of(*state, GPT, "--delays trace:others", STEPS, "--workers 2", got);
+    run_steps(*state, STEPS, GPT, "--delays trace:others", STEPS, "--workers 2", got);
     assert_string_not_equal(got, one);
-    hash_of(*state, GPT, "--delays trace:times", 3, "--workers 2 --checkpoint ck", got);
+    run_steps(*state, STEPS, GPT, "--delays trace:times", 3, "--workers 2 --checkpoint ck", got);
     (void)snprintf(line, sizeof line, "%s --steps %d --delays trace:others --checkpoint ck "
                                       "--resume", GPT, STEPS);
     run_command(&r, *state, line);
@@ -86,29 +78,31 @@ static void a_file_of_times_is_part_of_a_run(void **state)
     assert_says(r.err, "but the checkpoint was made with \"trace:");
 }
 
+/* Trains four steps, and copies the weights.  Returns what the command has said. */
+static const char *weights_of(void *scratch, const char *model, const char *delays,
+                              char weights[HEX + 1])
+{
+    static command_result r;
+    char                  line[1024];
+    (void)snprintf(line, sizeof line, "%s --steps 4 --workers 2 %s", model, delays);
+    run_command(&r, scratch, line);
+    assert_int_equal(r.status, 0);
+    read_weights(&r, weights);
+    return r.err;
+}
+
 /* Without documents a task is as long as it has samples, which differ in a short last batch alone:
  * the hash of the weights is that of equally long tasks. */
 static void tokens_of_equal_samples_are_constant(void **state)
 {
-    static command_result r;
-    static const char    *delays[] = { "", "--delays tokens", "--delays constant" };
-    char                  line[1024], weights[3][HEX + 1];
-    for (int i = 0; i < 3; i++) {
-        (void)snprintf(line, sizeof line, "%s --steps 4 --workers 2 %s", i == 2 ? DOCS : GPT,
-                       delays[i]);
-        run_command(&r, *state, line);
-        assert_int_equal(r.status, 0);
-        read_weights(&r, weights[i]);
-        if (i == 1)
-            assert_says(r.err, "note: all samples of these data are equally long");
-    }
-    assert_string_equal(weights[0], weights[1]);
-    (void)snprintf(line, sizeof line, "%s --steps 4 --workers 2 --delays tokens", DOCS);
-    run_command(&r, *state, line);
-    assert_int_equal(r.status, 0);
-    assert_says_not(r.err, "equally long");
-    read_weights(&r, weights[0]);
-    assert_string_not_equal(weights[0], weights[2]);
+    char one[HEX + 1], got[HEX + 1];
+    (void)weights_of(*state, GPT, "", one);
+    assert_says(weights_of(*state, GPT, "--delays tokens", got),
+                "note: all samples of these data are equally long");
+    assert_string_equal(got, one);
+    (void)weights_of(*state, DOCS, "--delays constant", one);
+    assert_says_not(weights_of(*state, DOCS, "--delays tokens", got), "equally long");
+    assert_string_not_equal(got, one);
 }
 
 /* Returns the largest staleness in a log. */
@@ -117,7 +111,7 @@ static long staleness_in(void *scratch, const char *rule)
     static command_result r;
     char                  hash[HEX + 1];
     (void)run_shell(&r, scratch, "rm -f log");
-    hash_of(scratch, GPT, rule, STEPS, "--workers 2 --log log", hash);
+    run_steps(scratch, STEPS, GPT, rule, STEPS, "--workers 2 --log log", hash);
     run_shell(&r, scratch, "sed -n 's/.*staleness_max\": \\([0-9]*\\).*/\\1/p' log | sort -n | "
                            "tail -1");
     return strtol(r.out, NULL, 10);
@@ -131,43 +125,44 @@ static void bounds_hold(void **state)
     assert_int_equal(staleness_in(*state, "--aggregate 8 --staleness versions:0"), 0);
 }
 
-static void plans_predict_the_schedule(void **state)
+/* Plans a run, and returns what the command prints. */
+static const char *plan_of(void *scratch, const char *model, const char *options)
 {
     static command_result r;
-    run_shell(&r, *state, "'" LK_TEST_COMMAND "' plan gpt --data synthetic:tokens=4000,vocab=31 "
-                          "--layers 1 --heads 2 --width 16 --context 13 --global-batch 16 "
-                          "--groups 8 --virtual-workers 8 --workers 2 --async virtual --delays "
-                          "exponential --staleness versions:7");
-    assert_int_equal(r.status, 0);
-    assert_says(r.out, "\n8 groups, staleness: 6.99 on average, at most 7\n"
-                       "  versions behind        0       1     2-3     4-7\n"
-                       "  gradients, %        0.02    0.02    0.05   99.90\n"
-                       "groups wait for others in ");
-    assert_says(r.out, "2 workers of equal speed: 1.00 of the sum of their speeds, waiting 0.");
-    assert_says(r.out, " % of the time\nwith one of them at half speed: 0.9");
-    run_shell(&r, *state, "'" LK_TEST_COMMAND "' plan gpt --data docs:lines --layers 1 --heads 2 "
-                          "--width 16 --context 24 --global-batch 16 --virtual-workers 8 "
-                          "--workers 1 --async virtual --delays tokens --json --flops 1e9");
-    assert_int_equal(r.status, 0);
-    assert_says(r.out, "\"async\": {\"staleness_mean\": 6.99");
-    assert_says(r.out, "\"staleness_bins\": [0.01");
-    assert_says(r.out, "\"slow_waiting\": 0.");
-    assert_says_not(r.out, "step_ms");
+    char                  line[1024];
+    (void)snprintf(line, sizeof line, "plan%s %s", model + strlen("train"), options);
+    run_command(&r, scratch, line);
+    if (r.status != 0)
+        fail_msg("%s: %s", line, r.err);
+    return r.out;
+}
+
+static void plans_predict_the_schedule(void **state)
+{
+    const char *out = plan_of(*state, GPT, "--workers 2 --delays exponential --staleness "
+                                           "versions:7");
+    assert_says(out, "\n8 groups, staleness: 6.99 on average, at most 7\n"
+                     "  versions behind        0       1     2-3     4-7\n"
+                     "  gradients, %        0.02    0.02    0.05   99.90\n"
+                     "groups wait for others in ");
+    assert_says(out, "2 workers of equal speed: 1.00 of the sum of their speeds, waiting 0.");
+    assert_says(out, " % of the time\nwith one of them at half speed: 0.9");
+    out = plan_of(*state, DOCS, "--workers 1 --delays tokens --json --flops 1e9");
+    assert_says(out, "\"async\": {\"staleness_mean\": 6.99");
+    assert_says(out, "\"staleness_bins\": [0.01");
+    assert_says(out, "\"slow_waiting\": 0.");
+    assert_says_not(out, "step_ms");
 }
 
 /* With half of the groups as backup workers, no gradient is stale. */
 static void plans_count_late_gradients(void **state)
 {
-    static command_result r;
-    run_shell(&r, *state, "'" LK_TEST_COMMAND "' plan mlp --data synthetic:images=64,h=6,w=6,c=1,"
-                          "classes=4 --global-batch 16 --virtual-workers 8 --workers 2 --async "
-                          "virtual --delays exponential --aggregate 4 --staleness versions:0 "
-                          "--drop-late");
-    assert_int_equal(r.status, 0);
-    assert_says(r.out, "  versions behind        0\n"
-                       "  gradients, %      100.00\n"
-                       "groups wait for others in ");
-    assert_says(r.out, "simulated time\nlate gradients that are dropped: ");
+    const char *out = plan_of(*state, GPT, "--workers 2 --delays exponential --aggregate 4 "
+                                           "--staleness versions:0 --drop-late");
+    assert_says(out, "  versions behind        0\n"
+                     "  gradients, %      100.00\n"
+                     "groups wait for others in ");
+    assert_says(out, "simulated time\nlate gradients that are dropped: ");
 }
 
 static void mistakes_are_named(void **state)
@@ -182,6 +177,8 @@ static void mistakes_are_named(void **state)
         { "1\\n-2", "", "'bad', line 2: a time of -2; times are above 0 and finite" },
         { "1e999", "", "'bad', line 1: a time of 1e999; times are above 0 and finite" },
         { "# 1", "", "'bad' has no times of tasks" },
+        { "1e308\\n1e308", "", "--delays: 'bad': a time of 1e+308 is less than a millionth" },
+        { "1\\n1e-7", "", "--delays: 'bad': a time of 1e-07 is less than a millionth of the mean" },
         { "1 0\\n1 1\\n1 3", "", "'bad' has no time of group 2, and none of all groups" },
         { "1", "--staleness versions:6", "have a staleness of 7 at least; give versions:7" },
         { "1", "--staleness versions:x", "or versions:T with a number of versions" },

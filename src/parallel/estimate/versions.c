@@ -41,6 +41,7 @@ lk_status lki_estimate_versions(lk_parallel_cost *out, const lk_param *params,
     LK_TRY(lki_async_read(&versions.options, options->async, options->virtual_workers));
     versions.width      = options->virtual_workers / versions.options.groups;
     versions.speculates = options->duplicate;
+    versions.survives   = options->survives;
     versions.hosts.count = hosts;
     for (uint32_t h = 0; h < hosts; h++)
         whole.ranks = (uint32_t)lki_max(whole.ranks, host_sizes[h]);

@@ -436,7 +436,7 @@ uint64_t lki_hash_before(const lki_versions *v, uint64_t at)
 
 uint64_t lki_schedule_hash(const lki_versions *v, uint64_t end)
 {
-    return v->sharded.count > 0       ? lki_sharded_hash(v)
+    return v->sharded.count > 0       ? lki_sharded_hash(v, end)
            : lki_is_live(&v->options) ? lki_hash_before(v, end)
                                       : 0;
 }

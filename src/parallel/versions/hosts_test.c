@@ -165,11 +165,12 @@ static void what_it_cannot_do_is_refused(void **state)
 {
     static const struct {
         lk_async    async;
-        bool        duplicate;
+        bool        duplicate, survives;
         const char *text;
     } mistakes[] = {
-        { { .groups = 4 }, true, "over several hosts computes no task twice" },
-        { { .consistency = LK_CONSISTENCY_SPAN, .compensation = 0.04 }, false,
+        { { .groups = 4 }, true, false, "over several hosts computes no task twice" },
+        { { .groups = 4 }, false, true, "over several hosts cannot go on after a loss" },
+        { { .consistency = LK_CONSISTENCY_SPAN, .compensation = 0.04 }, false, false,
           "leave out `async.compensation`" },
     };
     static lkt_member members[LKT_RANKS_MAX];
@@ -178,6 +179,7 @@ static void what_it_cannot_do_is_refused(void **state)
         lk_async mine = mistakes[i].async;
         lkt_crew w    = crew_of(&mine, mistakes[i].duplicate ? VIRTUAL : LIVE, shapes[0], 0);
         w.options.duplicate = mistakes[i].duplicate;
+        w.options.survives  = mistakes[i].survives;
         for (uint32_t r = 0; r < w.ranks; r++)
             members[r] = (lkt_member){ .crew = &w };
         assert_true(hosted_all(w.hosts, lkt_member_on_host, members));

@@ -121,6 +121,10 @@ typedef struct {
 /* The shards of a run (sharded.c).  The arrays are in the arena. */
 typedef struct {
     uint32_t          count;    /* 0: versions are of the model */
+    bool              saves;    /* ranks save what updates change, because one may be lost */
+    size_t            saved_floats;
+    struct lki_saved_shard *saved; /* [seats]: this and the next are there if `saves` */
+    float            *values;   /* [seats][saved_floats] */
     lki_shard        *of;       /* [count] */
     uint64_t         *reads;    /* [groups][count]: versions that the task of a group reads */
     /* [groups][count]: 1 + the recorded line whose version of a shard is copied next, or has been;
@@ -173,6 +177,7 @@ struct lki_versions {
     double        lr;
     bool          rated;
     bool          speculates; /* lk_parallel_options.duplicate */
+    bool          survives;   /* lk_parallel_options.survives */
     double        seconds;    /* that the last task has taken; 0: there was none */
     double        begun;      /* the time at which the current one began */
     bool          computes; /* `model` computes gradient number `at`, of task `task` */
@@ -512,8 +517,15 @@ LK_NODISCARD lk_status lki_sharded_apply(lk_parallel *parallel, bool waits);
 /* Applies the gradient of a group to a shard, which this rank holds. */
 LK_NODISCARD lk_status lki_sharded_update(lk_parallel *parallel, uint32_t shard, uint32_t group);
 
-/* Returns the hash of the recorded orders of all shards up to the current step. */
-uint64_t lki_sharded_hash(const lki_versions *versions);
+/* Adds the staleness of a gradient to what the step in progress has of a shard. */
+void lki_shard_note(lki_shard *shard, uint64_t staleness);
+
+/* Writes the result of the step that ends before gradient number `end`, when all shards have. */
+void lki_shards_complete(const lk_parallel *parallel, uint64_t end);
+
+/* Returns the hash of the recorded orders of all shards up to gradient number `end`, which ends a
+ * step. */
+uint64_t lki_sharded_hash(const lki_versions *versions, uint64_t end);
 
 /* Copies values of a parameter that the task of a group has read. */
 void lki_sharded_fetch(const lki_versions *versions, uint32_t param, uint32_t group, size_t first,

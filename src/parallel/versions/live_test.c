@@ -152,6 +152,14 @@ static void an_interrupted_run_goes_on(void **state)
     }
 }
 
+/* Waits until `count` tasks have begun. */
+static void await_begun(const lki_versions *v, uint64_t count)
+{
+    const struct timespec pause = { .tv_nsec = 100000 };
+    while (atomic_load(&v->arrivals->begun) < count)
+        (void)nanosleep(&pause, NULL);
+}
+
 /* Waits until both ranks have a task that reads version 0 or, with the third task, until the
  * gradients of both are in the file. */
 static void begin_together(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn,
@@ -162,8 +170,10 @@ static void begin_together(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parall
     (void)w;
     (void)turn;
     (void)term;
-    while (step == 0 && (atomic_load(&v->arrivals->begun) < 2 ||
-                         (v->task.task > 1 && atomic_load(&v->arrivals->arrived) < 2)))
+    if (step > 0)
+        return;
+    await_begun(v, 2);
+    while (v->task.task > 1 && atomic_load(&v->arrivals->arrived) < 2)
         (void)nanosleep(&pause, NULL);
 }
 
@@ -171,15 +181,12 @@ static void begin_together(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parall
 static void end_together(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn,
                          uint32_t term)
 {
-    const struct timespec pause = { .tv_nsec = 100000 };
-    const lki_versions   *v     = p->versions;
     (void)w;
     (void)step;
     (void)turn;
     (void)term;
-    while (v->task.task == STEPS * LEAVES - 2 &&
-           atomic_load(&v->arrivals->begun) < STEPS * LEAVES)
-        (void)nanosleep(&pause, NULL);
+    if (p->versions->task.task == STEPS * LEAVES - 2)
+        await_begun(p->versions, STEPS * LEAVES);
 }
 
 static uint64_t discarded; /* by a run */
@@ -198,14 +205,12 @@ static void count_discarded(lkt_crew *w, lk_parallel *p, uint32_t step,
 static void begin_three(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn,
                         uint32_t term)
 {
-    const struct timespec pause = { .tv_nsec = 100000 };
-    const lki_versions   *v     = p->versions;
     (void)w;
     (void)step;
     (void)turn;
     (void)term;
-    while (v->options.record != NULL && v->task.task < 3 && atomic_load(&v->arrivals->begun) < 3)
-        (void)nanosleep(&pause, NULL);
+    if (p->versions->options.record != NULL && p->versions->task.task < 3)
+        await_begun(p->versions, 3);
 }
 
 /* Runs with one backup worker, or two, and repeats that without the gradients that came late. */

@@ -9,13 +9,15 @@
  * tasks: twice as many, one for each rank of a host, and one for what the update of a version
  * changes.  With shards each rank has one for its updates.
  *
- * With shards: the current values, and for each group what its task reads, and its message.
+ * With shards: the current values, and for each group what its task reads, and its message.  If a
+ * rank may be lost, each has room for what the update of a shard changes.
  */
 #include <string.h>
 
 #include "base/memory.h"
 #include "comm/worker.h"
 #include "parallel/versions/internal.h"
+#include "parallel/versions/shard_survive.h"
 
 static const char NAME[] = "versions"; /* of the arena */
 
@@ -74,6 +76,11 @@ static size_t lay_out(lk_parallel *parallel, char *base)
         v->sharded.complete = lki_carve(base, &at, sizeof *v->sharded.complete);
         v->sharded.orders   = lki_carve(base, &at, v->sharded.count * sizeof *v->sharded.orders);
     }
+    if (v->sharded.saves) {
+        v->sharded.saved  = lki_carve(base, &at, v->seats * sizeof *v->sharded.saved);
+        v->sharded.values = lki_carve(base, &at,
+                                      v->seats * v->sharded.saved_floats * sizeof(float));
+    }
     if (lki_has_hosts(v)) {
         lki_hosts *h     = &v->hosts;
         h->envelopes       = lki_carve(base, &at, v->message_count * h->envelope_bytes);
@@ -102,6 +109,9 @@ size_t lki_versions_bytes(lk_parallel *parallel)
     const lk_parallel *model = v->model;
     v->window        = (uint32_t)lki_max(LKI_WINDOW, 4 * (size_t)v->options.groups);
     v->sharded.count = lki_sharded_count(v);
+    v->sharded.saves = v->survives && v->sharded.count > 0;
+    if (v->sharded.saves)
+        v->sharded.saved_floats = lki_shard_saved_floats(v);
     v->live_count    = v->sharded.count > 0
                            ? v->options.groups + 1
                            : v->options.groups + 2 + (v->speculates ? v->seats : 0);

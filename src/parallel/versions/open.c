@@ -55,11 +55,10 @@ static lk_status check(const lk_parallel *parallel, const lk_parallel_options *o
         parallel->versions->options.drops_late)
         return lk_fail(LK_EUNSUPPORTED, "a live run over several hosts applies all gradients: "
                                         "leave out `async.drops_late`");
-    if (options->survives && (parallel->world.hosts > 1 ||
-                              parallel->versions->options.consistency != LK_CONSISTENCY_MODEL))
-        return lk_fail(LK_EUNSUPPORTED, "asynchronous training (`async`) over several hosts, or "
-                                        "with shards or spans, cannot go on after a loss: leave "
-                                        "out `survives`, and start again from a checkpoint");
+    if (options->survives && parallel->world.hosts > 1)
+        return lk_fail(LK_EUNSUPPORTED, "asynchronous training (`async`) over several hosts cannot "
+                                        "go on after a loss: leave out `survives`, and start again "
+                                        "from a checkpoint");
     if (parallel->ranks > groups)
         return lk_fail(LK_EINVAL, "%u workers are more than the %u groups, of which each has one "
                                   "task at a time; raise `async.groups` or lower `workers`",
@@ -247,6 +246,7 @@ lk_status lki_versions_open_over(lk_parallel *parallel, const lk_param *params,
     v->seats      = seats_of(parallel, options);
     v->width      = options->virtual_workers / v->options.groups;
     v->speculates = options->duplicate;
+    v->survives   = options->survives;
     LK_TRY(open_model(parallel, params, param_count, options, joint));
     v->hashes        = v->model->owned.hashes;
     v->sharded.count = lki_sharded_count(v);

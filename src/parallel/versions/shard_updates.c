@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "parallel/versions/internal.h"
+#include "parallel/versions/shard_survive.h"
 
 /* Writes the place of a gradient in the order of a shard or, if it is recorded, compares the order
  * with the recorded one.  Over several hosts the place has been written with the line. */
@@ -58,7 +59,7 @@ static lk_status change(const lk_parallel *parallel, uint32_t k, uint32_t g, uin
     return lki_step_update_part(model, &own, &update, &part);
 }
 
-static void note(lki_shard *shard, uint64_t staleness)
+void lki_shard_note(lki_shard *shard, uint64_t staleness)
 {
     shard->staleness += staleness;
     shard->staleness_max = (uint32_t)lki_max(shard->staleness_max, staleness);
@@ -84,8 +85,7 @@ static void give(lki_versions *v, uint32_t k, uint32_t g, uint64_t version)
     }
 }
 
-/* Writes the result of the step that ends before gradient number `end`. */
-static void complete(const lk_parallel *parallel, uint64_t end)
+void lki_shards_complete(const lk_parallel *parallel, uint64_t end)
 {
     lki_versions *v    = parallel->versions;
     lki_step_sums sums = { .squares = 0 };
@@ -118,8 +118,10 @@ lk_status lki_sharded_update(lk_parallel *parallel, uint32_t k, uint32_t g)
     const uint64_t  at    = atomic_load(&shard->applied);
 
     LK_TRY(place(v, k, group, at));
+    if (s->saves)
+        lki_shard_save(parallel, k, g);
     LK_TRY(change(parallel, k, g, at));
-    note(shard, at - s->reads[g * s->count + k]);
+    lki_shard_note(shard, at - s->reads[g * s->count + k]);
     atomic_store(&s->placed[g * s->count + k], group->line + 1);
     atomic_store(&shard->applied, at + 1);
     give(v, k, g, at + 1);
@@ -130,7 +132,7 @@ lk_status lki_sharded_update(lk_parallel *parallel, uint32_t k, uint32_t g)
         group->state = LKI_GROUP_FREE;
     }
     if ((at + 1) % v->options.groups == 0 && atomic_fetch_add(s->complete, 1) + 1 == s->count)
-        complete(parallel, at + 1);
+        lki_shards_complete(parallel, at + 1);
     return LK_OK;
 }
 

@@ -52,14 +52,19 @@ void lki_sharded_copy(const lki_versions *v, uint32_t shard, uint32_t from, uint
            (end - first) * sizeof(uint64_t));
 }
 
-uint64_t lki_sharded_hash(const lki_versions *v)
+uint64_t lki_sharded_hash(const lki_versions *v, uint64_t end)
 {
     uint64_t hash = 0;
     for (uint32_t k = 0; k < v->sharded.count; k++) {
-        const uint64_t words[] = { hash, v->sharded.of[k].hash };
-        hash                   = lki_xxh3(words, sizeof words);
+        const lki_shard *shard   = &v->sharded.of[k];
+        const bool       now     = atomic_load(&shard->applied) == end;
+        const uint64_t   words[] = {
+            hash, now ? shard->hash
+                      : lki_recorded_order_until(&v->recorded, v->options.groups, k, end)
+        };
+        hash = lki_xxh3(words, sizeof words);
     }
-    return atomic_load(&v->sharded.of[0].applied) == 0 ? 0 : hash;
+    return end == 0 ? 0 : hash;
 }
 
 /* ---- The beginning ------------------------------------------------------------------------- */

@@ -1,4 +1,5 @@
-/* survive.c -- goes on after the death of a rank, on one host, with versions of the model.
+/* survive.c -- goes on after the death of a rank, on one host.  With versions of shards see
+ * shard_survive.c; `passed` is as here.
  *
  * The arena outlives a rank.  What a rank may have left half done in it is found from what cannot
  * be half done:
@@ -22,6 +23,7 @@
 #include "base/memory.h"
 #include "comm/worker.h"
 #include "parallel/versions/internal.h"
+#include "parallel/versions/shard_survive.h"
 
 /* The number of steps that a seat without a rank has finished. */
 static const uint64_t ALL_STEPS = UINT64_MAX / 2;
@@ -119,10 +121,14 @@ static lk_status repair(lk_parallel *parallel)
                                      "file was changed during the run",
                        v->recorded.path, (unsigned long long)v->recorded.count,
                        (unsigned long long)applied);
+    if (v->sharded.count > 0)
+        LK_TRY(lki_shards_repair(parallel));
     meet(parallel);
+    release_places(v);
+    if (v->sharded.count > 0)
+        return LK_OK;
     release_claims(v, applied);
     release_messages(v, applied);
-    release_places(v);
     LK_TRY(reorder(v));
     release_versions(parallel, applied);
     return LK_OK;
@@ -135,6 +141,10 @@ lk_status lki_versions_repair(lk_parallel *parallel)
     if (parallel->local == 0)
         LK_TRY(repair(parallel));
     LK_TRY(lk_barrier(parallel->comm));
+    if (v->sharded.count > 0) {
+        lki_versions_show(v, lki_sharded_current(v), 0);
+        return LK_OK;
+    }
     /* a step that is in progress ends with the tasks of all its gradients */
     lki_task_schedule_advance(&v->ahead, applied - applied % v->options.groups);
     lki_versions_show(v, lki_versions_find(v, applied / v->options.aggregate),
@@ -150,6 +160,8 @@ static uint32_t count_unfinished(const lki_versions *v)
     const uint64_t applied = lki_applied(v);
     const uint64_t end     = applied - applied % v->options.groups + v->options.groups;
     uint32_t       count   = 0;
+    if (v->sharded.count > 0)
+        return lki_shards_unfinished(v) * v->width;
     for (uint64_t at = applied; at < end; at++)
         count += lki_claim_is(v, at, LKI_CLAIM_DONE) ? 0 : v->width;
     return count;

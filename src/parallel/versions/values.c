@@ -69,11 +69,12 @@ lk_status lki_versions_resume(lk_parallel *parallel, uint64_t steps)
     atomic_store(&v->passed[parallel->rank], steps);
     lki_hosts_advance(v, &v->ahead, applied);
     lki_hosts_resume(parallel, applied);
+    if (parallel->local == 0)
+        v->common->first = steps;
     if (parallel->local == 0 && v->sharded.count > 0) {
         lki_sharded_begin(v, applied);
     } else if (parallel->local == 0) {
         const uint32_t first = lki_versions_find(v, 0);
-        v->common->first     = steps;
         atomic_store(&v->common->applied, applied);
         atomic_store(&v->live[first].tag, current(v) + 1);
         for (uint32_t g = 0; g < v->options.groups; g++)

@@ -24,7 +24,8 @@ static const char *why_not(const lk_train_config *c)
            : c->exchange.compressor != NULL || lki_sends_momenta(c)
                ? "pushes whole gradients: leave out `exchange.compressor`, and use another "
                  "optimizer than onebit-adam and onebit-lamb"
-           : lki_replicates(c) ? "has one model: leave out `exchange.local.steps`"
+           : lki_replicates(c) ? "has one model: leave out `exchange.local.steps` and what needs "
+                               "them (`exchange.local.topology`, `exchange.local.optimizer`)"
            : lki_federates(c)  ? "has no rounds: leave out `exchange.clients.count`"
            : c->elastic.duplicate == LK_DUPLICATE_ON && c->exchange.async.record != NULL
                ? "waits for no late task if gradients are applied as they arrive: leave out "
@@ -37,12 +38,8 @@ static const char *why_not(const lk_train_config *c)
 /* Returns what excludes several hosts, and versions of shards or spans; NULL if nothing does. */
 static const char *why_neither(const lk_train_config *c)
 {
-    return c->elastic.survives
-               ? "ends with the first worker that is lost: leave out `on_failure` continue, and "
-                 "MIN of `workers` MIN:MAX; `restart` goes on from a checkpoint"
-           : c->elastic.duplicate == LK_DUPLICATE_ON ? "computes no task twice: leave out "
-                                                       "`duplicate`"
-                                                     : NULL;
+    return c->elastic.duplicate == LK_DUPLICATE_ON ? "computes no task twice: leave out `duplicate`"
+                                                   : NULL;
 }
 
 /* Returns what excludes asynchronous training over several hosts; NULL if nothing does. */
@@ -50,14 +47,16 @@ static const char *why_one_host(const lk_train_config *c)
 {
     const lk_train_async *a      = &c->exchange.async;
     const bool            shards = a->consistency != LK_CONSISTENCY_MODEL;
-    return why_neither(c) != NULL ? why_neither(c)
+    return c->elastic.survives
+               ? "ends with the first worker that is lost: leave out `on_failure` continue, and "
+                 "MIN of `workers` MIN:MAX; `restart` goes on from a checkpoint"
            : shards && a->compensation > 0 && a->replay == NULL
                ? "has what a task has read of shards or spans on one host only: leave out "
                  "`exchange.async.compensation` or `exchange.async.consistency`, or use one host"
            : a->drops_late && a->mode == LK_ASYNC_LIVE && a->replay == NULL
                ? "records late gradients on one host only: leave out `exchange.async.drops_late`, "
                  "use one host, or use `exchange.async.mode` virtual"
-               : NULL;
+               : why_neither(c);
 }
 
 lk_status lki_async_check_hosts(const lk_train_config *c, uint32_t hosts)
@@ -85,6 +84,23 @@ static lk_status check_bound(const lk_train_config *c)
                    a->staleness - 1, c->exchange.groups, least, least);
 }
 
+/* Fails if a slow group is none, or is there twice. */
+static lk_status check_slow(const lk_train_config *c)
+{
+    const lk_train_async *a = &c->exchange.async;
+    for (uint32_t i = 0; i < a->slow_count; i++) {
+        if (a->slow_group[i] >= c->exchange.groups)
+            return lk_fail(LK_EINVAL, "`exchange.async.slow_factor`: there is no group %u; the %u "
+                                      "groups are numbered from 0", a->slow_group[i],
+                           c->exchange.groups);
+        for (uint32_t k = 0; k < i; k++)
+            if (a->slow_group[k] == a->slow_group[i])
+                return lk_fail(LK_EINVAL, "`exchange.async.slow_factor`: group %u has two factors; "
+                                          "give one", a->slow_group[i]);
+    }
+    return LK_OK;
+}
+
 static lk_status check_numbers(const lk_train_config *c)
 {
     const lk_train_async *a      = &c->exchange.async;
@@ -95,10 +111,7 @@ static lk_status check_numbers(const lk_train_config *c)
     if (a->compensation > 0 && a->aggregate > 1)
         return lk_fail(LK_EINVAL, "`exchange.async.compensation` corrects single gradients: leave "
                                   "out `exchange.async.aggregate`");
-    for (uint32_t i = 0; i < a->slow_count; i++)
-        if (a->slow_group[i] >= groups)
-            return lk_fail(LK_EINVAL, "`exchange.async.slow_factor`: there is no group %u; the %u "
-                                      "groups are numbered from 0", a->slow_group[i], groups);
+    LK_TRY(check_slow(c));
     LK_TRY(check_bound(c));
     return c->workers <= groups
                ? LK_OK

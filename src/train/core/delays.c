@@ -23,6 +23,9 @@
 
 enum { LINE_MOST = 96, ROWS_LEAST = 8, ROW_TASKS = 512 };
 
+/* The smallest time of a file, relative to their mean. */
+static const double SHARE_LEAST = 1e-6;
+
 #define ALL_GROUPS UINT32_MAX
 
 /* A time of a file. */
@@ -140,15 +143,21 @@ static lk_status read_entries(const lki_map *map, const char *path, uint32_t gro
 }
 
 /* Sorts the entries by group, and divides them by their mean. */
-static lk_status sort_entries(trace *out, const entry *entries, size_t count, uint32_t groups)
+static lk_status sort_entries(trace *out, const entry *entries, size_t count, const char *path,
+                              uint32_t groups)
 {
-    double sum = 0;
+    double sum = 0, least = HUGE_VAL;
     LK_TRY(LKI_NEW(&out->first, (size_t)groups + 3, "times of tasks"));
     LK_TRY(LKI_NEW(&out->times, count, "times of tasks"));
     for (size_t i = 0; i < count; i++) {
         sum += entries[i].time;
+        least = fmin(least, entries[i].time);
         out->first[lki_min(entries[i].group, groups) + 2]++;
     }
+    if (!isfinite(sum) || !(least / (sum / (double)count) >= SHARE_LEAST))
+        return lk_fail(LK_EFORMAT, "'%s': a time of %g is less than a millionth of the mean, which "
+                                   "is %g; correct it, or leave it out",
+                       path, least, sum / (double)count);
     for (uint32_t g = 0; g <= groups; g++)
         out->first[g + 2] += out->first[g + 1];
     for (size_t i = 0; i < count; i++) /* moves the beginning of each group to its end */
@@ -177,7 +186,7 @@ static lk_status read_trace(trace *out, const char *path, uint32_t groups, char 
     (void)snprintf(hash, 17, "%.16s", hex);
     lk_status status = read_entries(&map, path, groups, &entries, &count);
     if (status == LK_OK)
-        status = sort_entries(out, entries, count, groups);
+        status = sort_entries(out, entries, count, path, groups);
     lki_free(entries);
     lki_map_close(&map);
     for (uint32_t g = 0; status == LK_OK && g < groups; g++)
@@ -201,7 +210,10 @@ lk_status lki_trace_check(lk_train_config *c)
         return LK_OK;
     const lk_status status = read_trace(&read, a->trace, c->exchange.groups, a->trace_hash);
     free_trace(&read);
-    return status;
+    if (status == LK_OK)
+        return LK_OK;
+    const lk_error why = *lk_error_last();
+    return lk_fail(why.status, "`exchange.async.delays`: %.1000s", why.message);
 }
 
 static lk_status open_trace(lki_delays *d, const lk_train_config *c)
