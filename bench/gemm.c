@@ -186,7 +186,6 @@ static void peak_task(void *context, size_t index, uint32_t thread)
                              .k          = PEAK_K,
                              .a          = a,
                              .row_stride = PEAK_K,
-                             .k_stride   = 1,
                              .b          = b,
                              .b_row      = columns,
                              .c          = c + index * 4096,

@@ -45,10 +45,10 @@ typedef struct {
 
 /* Computes c (m, n) += a (m, k) b (k, n), or c = a b if `from_zero`.
  *
- * Operands: if `packed` is false, word (i, p) of a is a[i * row_stride + p * k_stride]; otherwise
- * `a` has the layout of micro-panels that pack_a() writes.  In bf16, `a` always has rows of words:
- * `packed` is false, and k_stride is 1.  b is n / columns panels of k rows of `columns` words
- * each; rows are `b_row` words apart, and panels `b_panel` words.
+ * Operands: if `packed` is false, word (i, p) of a is a[i * row_stride + p]; otherwise `a` has the
+ * layout of micro-panels that pack_a() writes.  In bf16, `a` always has rows of words: `packed` is
+ * false.  b is n / columns panels of k rows of `columns` words each; rows are `b_row` words apart,
+ * and panels `b_panel` words.
  *
  * Order: micro-tiles are computed along rows of c or, with `by_columns`, down its columns.  With
  * `by_columns` a panel of b is prefetched while the previous panel is in use.
@@ -64,7 +64,7 @@ typedef struct {
 typedef struct {
     size_t                 m, n, k;
     const float           *a;
-    size_t                 row_stride, k_stride;
+    size_t                 row_stride;
     bool                   packed, by_columns;
     const float           *b;
     size_t                 b_panel, b_row;

@@ -43,7 +43,7 @@ static uint64_t hash_of(void (*multiply)(const lki_gemm_block *), float scale)
         a[i] = (float)(int)a[i];
     for (size_t i = 0; scale > 1 && i < (size_t)K * N; i++)
         b[i] = (float)(int)b[i];
-    multiply(&(lki_gemm_block){ .m = M, .n = N, .k = K, .a = a, .row_stride = K, .k_stride = 1,
+    multiply(&(lki_gemm_block){ .m = M, .n = N, .k = K, .a = a, .row_stride = K,
                                 .b = b, .b_row = N, .b_panel = (size_t)N * K, .c = c, .ldc = N,
                                 .from_zero = true });
     return lki_xxh3(c, sizeof c);

@@ -372,7 +372,6 @@ static void multiply_windows(const gradient *g, const share *own, size_t first, 
     block->m          = own->co.count;
     block->k          = words;
     block->row_stride = words;
-    block->k_stride   = 1;
     block->b          = buffer + PACKED_AT;
     block->b_row      = k->columns;
     block->b_panel    = words * k->columns;

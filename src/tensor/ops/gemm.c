@@ -164,7 +164,6 @@ static void place_a(const product *p, lki_gemm_block *block, size_t row, size_t 
     const lki_gemm_args *g      = p->args;
     size_t               k_at   = k0 * p->pair;
     float               *packed = lki_exec_private(p->exec, thread);
-    block->k_stride             = 1;
     if (g->a == NULL) {
         place_windows(p, block, row, k0, packed);
         return;

@@ -110,7 +110,6 @@ static void multiply(const product *p, const tile *t, size_t begin, size_t end, 
 {
     lki_gemm_block block = { .m        = t->rows,
                              .n        = t->columns,
-                             .k_stride = 1,
                              .packed   = p->pair == 1,
                              .a        = room,
                              .b        = room + B_AT,

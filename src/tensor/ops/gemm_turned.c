@@ -132,7 +132,6 @@ static void tile(const turned *t, const part *p, size_t row, size_t rows, float 
         .m          = rows,
         .n          = p->rows,
         .row_stride = t->ldb,
-        .k_stride   = 1,
         .b_row      = t->width,
         .c          = sums,
         .ldc        = p->padded,
