@@ -62,7 +62,10 @@ foreach(name faults.death exactness.runs faults.disk parallel.parallel comm.algo
     launch.job.rebuild_hosts tensor.ops.gemm tensor.ops.conv tensor.ops.conv_bf16 faults.survive
     faults.survive_hosts faults.return faults.join cli.trace cli.bench_step cli.plan faults.compressed
     faults.restart exactness.compression exactness.local comm.span.seeds parallel.joint
-    parallel.features.groups_survive parallel.recover.hosts)
+    parallel.features.groups_survive parallel.recover.hosts hosts.foreign hosts.train exactness.live
+    exactness.clients launch.keeper.keeper cli.launched comm.coll.tree_reduce comm.span.scratch
+    comm.span.span comm.started parallel.features.groups parallel.strategies.units train.loop.offload
+    tensor.ops.attention_bf16 tensor.ops.parts device.combine)
   set_tests_properties(${name} PROPERTIES COST 100)
 endforeach()
 
