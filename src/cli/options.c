@@ -55,7 +55,7 @@ static void note_error(state *s)
 
 /* ---- Looking up options ------------------------------------------------------------------ */
 
-static bool is_named(const lki_option *option)
+bool lki_is_named(const lki_option *option)
 {
     return option->type != LKI_OPTION_POSITIONAL && option->type != LKI_OPTION_REST;
 }
@@ -68,7 +68,7 @@ static bool is_word(const char *word, const char *text, size_t length)
 const lki_option *lki_option_find(const lki_command *command, const char *name, size_t length)
 {
     for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
-        if (is_named(o) && (is_word(o->name, name, length) || is_word(o->alias, name, length)))
+        if (lki_is_named(o) && (is_word(o->name, name, length) || is_word(o->alias, name, length)))
             return o;
     return NULL;
 }
@@ -79,16 +79,6 @@ static const lki_option *find_letter(const lki_command *command, char letter)
         if (o->letter != 0 && o->letter == letter)
             return o;
     return NULL;
-}
-
-static const char *suggest_option(const lki_command *command, const char *name)
-{
-    const char *names[LKI_OPTIONS_MAX];
-    size_t      count = 0;
-    for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
-        if (is_named(o) && o->type != LKI_OPTION_LATER && count < LKI_OPTIONS_MAX)
-            names[count++] = o->name;
-    return lki_suggest(name, names, count);
 }
 
 /* Returns a hint for commands that start a program, whose options are not theirs. */
@@ -108,7 +98,7 @@ static bool refuse_unknown(state *s, const char *name, size_t length)
     s->of_name = true;
     if (lki_foreign_hint(s->command, name, length, &hint))
         return lki_refuse(&s->error, "unknown option --%s: %.200s", word, hint.text);
-    const char *meant = suggest_option(s->command, word);
+    const char *meant = lki_suggest_option(s->command, word);
     if (meant != NULL)
         return lki_refuse(&s->error, "unknown option --%s; did you mean --%s?", word, meant);
     return lki_refuse(&s->error, "unknown option --%s%s", word, program_hint(s->command));
@@ -128,7 +118,7 @@ static const char *spell(const state *s, const lki_option *option, const origin 
     else if (from->by_letter)
         (void)lki_refuse(out, "-%c", option->letter);
     else
-        (void)lki_refuse(out, "%s%s", is_named(option) ? "--" : "", option->name);
+        (void)lki_refuse(out, "%s%s", lki_is_named(option) ? "--" : "", option->name);
     return out->text;
 }
 
@@ -208,7 +198,7 @@ static bool apply_item(state *s, const char *path, const lki_config_item *item)
         return lki_refuse(&s->error, "%.150s:%u: a config file cannot name another", path,
                           item->line);
     if (option == NULL) {
-        const char *meant = suggest_option(s->command, item->key);
+        const char *meant = lki_suggest_option(s->command, item->key);
         return lki_refuse(&s->error, "%.150s:%u: unknown key %.60s%s%s%s", path, item->line,
                           item->key, meant != NULL ? "; did you mean " : "",
                           meant != NULL ? meant : "", meant != NULL ? "?" : "");
@@ -350,7 +340,7 @@ static bool read_short(state *s, pass which, int argc, char **argv, int *i)
 static const lki_option *next_positional(const lki_command *command, size_t index)
 {
     for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
-        if (!is_named(o) && index-- == 0)
+        if (!lki_is_named(o) && index-- == 0)
             return o;
     return NULL;
 }
@@ -462,12 +452,12 @@ static void check_required(state *s)
 {
     for (const lki_option *o = s->command->options; o->type != LKI_OPTION_END; o++) {
         if (!o->required || origin_of(s, o)->text != NULL || o == s->without_value ||
-            (s->swallowed && !is_named(o)) || is_replaced(s, o))
+            (s->swallowed && !lki_is_named(o)) || is_replaced(s, o))
             continue;
         if (o->letter != 0) /* names the option as the usage line does */
             (void)lki_refuse(&s->error, "-%c %s is missing: %s", o->letter, o->value, o->help);
         else
-            (void)lki_refuse(&s->error, "%s%s is missing: %s", is_named(o) ? "--" : "", o->name,
+            (void)lki_refuse(&s->error, "%s%s is missing: %s", lki_is_named(o) ? "--" : "", o->name,
                              o->help);
         note_error(s);
     }
@@ -526,7 +516,7 @@ static bool refuse_useless(state *s, const lki_option *option, const lki_option 
     lki_message        name, wanted;
     write_values(values, &wanted);
     return lki_refuse(&s->error, "%.220s needs %s%s%s%.80s%s%.60s", spell(s, option, from, &name),
-                      is_named(other) && from->key == NULL ? "--" : "", other->name,
+                      lki_is_named(other) && from->key == NULL ? "--" : "", other->name,
                       flag ? "" : " ", flag ? "" : any ? other->value : wanted.text,
                       is == NULL ? "" : "; this is ", is == NULL ? "" : is);
 }

@@ -209,6 +209,10 @@ struct lki_command {
  * cases. */
 int lki_options_parse(const lki_command *command, int argc, char **argv, void *target);
 
+/* Returns true if users write the option's name: it is neither a positional argument nor the rest
+ * of the command line. */
+bool lki_is_named(const lki_option *option);
+
 /* Finds an option by its name or by an earlier name.  Returns NULL if there is none. */
 const lki_option *lki_option_find(const lki_command *command, const char *name, size_t length);
 
@@ -250,5 +254,8 @@ void lki_man_name(const char *command, FILE *out);
 
 /* Returns the entry of names[count] that is most similar to `word`; NULL if none is similar. */
 const char *lki_suggest(const char *word, const char *const *names, size_t count);
+
+/* Returns the name of the command's option that is most similar to `name`; NULL if none is. */
+const char *lki_suggest_option(const lki_command *command, const char *name);
 
 #endif

@@ -48,3 +48,13 @@ const char *lki_suggest(const char *word, const char *const *names, size_t count
             best = i;
     return best < count ? names[best] : NULL;
 }
+
+const char *lki_suggest_option(const lki_command *command, const char *name)
+{
+    const char *names[LKI_OPTIONS_MAX];
+    size_t      count = 0;
+    for (const lki_option *o = command->options; o->type != LKI_OPTION_END; o++)
+        if (lki_is_named(o) && o->type != LKI_OPTION_LATER && count < LKI_OPTIONS_MAX)
+            names[count++] = o->name;
+    return lki_suggest(name, names, count);
+}

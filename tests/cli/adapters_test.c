@@ -157,7 +157,7 @@ static const damage_case refused[] = {
     { "true", "gpt --init wide_base --lora-targets c_fc,c_attn,mlp.c_proj",
       "the adapters were made for another base than that of --init" },
     { "true", "--init peft", "'peft' has adapters, not a model: give it as --adapter" },
-    { "true", "--init g", "'g' has the checkpoints of a run; name a folder that lockstep export" },
+    { "true", "--init g", "is the directory of a run; to continue the run, use lockstep resume g" },
     { "true", "--init run", "run: it has neither model.safetensors nor" },
     { "true", "gpt --init peft/adapter_model.safetensors",
       "has adapters, not a model: give their folder as --adapter" },
