@@ -43,7 +43,8 @@ endif()
 
 # For the portable vectors gcc takes twice as long at -O3, and training with them is at most a few
 # percent faster.  For 64-bit ARM gcc 12 crashes on them at -O3 (in its sink and loop passes).
-if(CMAKE_C_COMPILER_ID STREQUAL GNU AND CMAKE_BUILD_TYPE STREQUAL Release)
+if(CMAKE_C_COMPILER_ID STREQUAL GNU AND CMAKE_BUILD_TYPE STREQUAL Release AND
+   LK_OPTIMIZATION STREQUAL -O3)
   set_source_files_properties(src/tensor/isa/portable.c PROPERTIES COMPILE_OPTIONS "${frames};-O2")
   if(CMAKE_SYSTEM_PROCESSOR STREQUAL aarch64)
     set_source_files_properties(src/tensor/isa/amx_emulated.c PROPERTIES COMPILE_OPTIONS "${frames};-O2")

@@ -37,7 +37,8 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
 # LK_ASSERT stays on in every build, so NDEBUG is never defined.
-set(CMAKE_C_FLAGS_RELEASE "-O3")
+set(LK_OPTIMIZATION -O3 CACHE STRING "How release builds are optimised")
+set(CMAKE_C_FLAGS_RELEASE "${LK_OPTIMIZATION}")
 # -g1: lines and functions for the sanitizers' reports; to follow variables through the kernels
 # takes the compiler as long as the kernels themselves.
 set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g1")
