@@ -160,21 +160,18 @@ static void await_begun(const lki_versions *v, uint64_t count)
         (void)nanosleep(&pause, NULL);
 }
 
-/* Waits until both ranks have a task that reads version 0 or, with the third task, until the
- * gradients of both are in the file. */
+/* Waits until both ranks have a task that reads version 0 or, with the third task, until the rank
+ * of the other one has applied both gradients and has begun the fourth.  So all later tasks read
+ * both. */
 static void begin_together(lkt_crew *w, lk_parallel *p, uint32_t step, lk_parallel_turn turn,
                            uint32_t term)
 {
-    const struct timespec pause = { .tv_nsec = 100000 };
-    const lki_versions   *v     = p->versions;
+    const lki_versions *v = p->versions;
     (void)w;
     (void)turn;
     (void)term;
-    if (step > 0)
-        return;
-    await_begun(v, 2);
-    while (v->task.task > 1 && atomic_load(&v->arrivals->arrived) < 2)
-        (void)nanosleep(&pause, NULL);
+    if (step == 0)
+        await_begun(v, v->task.task == 2 ? 4 : 2);
 }
 
 /* Waits until both ranks have one of the last two tasks. */
