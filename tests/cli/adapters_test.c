@@ -158,7 +158,7 @@ static const damage_case refused[] = {
       "the adapters were made for another base than that of --init" },
     { "true", "--init peft", "'peft' has adapters, not a model: give it as --adapter" },
     { "true", "--init g", "is the directory of a run; to continue the run, use lockstep resume g" },
-    { "true", "--init run", "is the directory of a run; to continue the run, use lockstep resume run" },
+    { "true", "--init run", "is the directory of a run; to continue the run, use lockstep resume" },
     { "true", "gpt --init peft/adapter_model.safetensors",
       "has adapters, not a model: give their folder as --adapter" },
     { "rm -r bad; cp -r base bad", "gpt --init base", "'bad' has no adapter_config.json" },
