@@ -14,7 +14,7 @@
 
 #include "base/file.h"
 
-enum { CONFIG_BYTES_MAX = 1 << 20, ORIGINAL_DEFAULT = 8192 };
+enum { CONFIG_BYTES_MAX = 1 << 20 };
 
 typedef enum {
     FAMILY_ROW, SIZE_ROW, NUMBER_ROW, SWITCH_ROW, IS_ROW, ALWAYS_ROW, SAYS_ROW, SAYS_SIZE_ROW
@@ -175,11 +175,12 @@ static lk_status read_row(lk_model_options *options, const row *r, const json_t 
     }
 }
 
-/* Reads the factors of frequencies as Llama 3.1 scales them. */
+/* Reads the factors of frequencies as Llama 3.1 scales them.  The original context is that of the
+ * model unless it is given. */
 static lk_status read_scaling(lk_model_options *options, const json_t *rope, const char *path)
 {
     const json_t *original = json_object_get(rope, "original_max_position_embeddings");
-    json_int_t    tokens   = original == NULL ? ORIGINAL_DEFAULT : json_integer_value(original);
+    json_int_t    tokens   = original == NULL ? options->positions : json_integer_value(original);
     LK_TRY(read_number(&options->rope_factor, json_object_get(rope, "factor"), 0, "factor", path));
     LK_TRY(read_number(&options->rope_low, json_object_get(rope, "low_freq_factor"), 0,
                        "low_freq_factor", path));
@@ -197,12 +198,16 @@ static lk_status read_scaling(lk_model_options *options, const json_t *rope, con
 static lk_status read_rope(lk_model_options *options, const json_t *config, const char *path)
 {
     const json_t *both = json_object_get(config, "rope_parameters");
-    const json_t *rope = both != NULL ? both : json_object_get(config, "rope_scaling");
+    const json_t *scaling = json_object_get(config, "rope_scaling");
+    const json_t *rope = both != NULL ? both : scaling;
     const json_t *theta = json_object_get(both, "rope_theta"), *part;
     const json_t *type = json_object_get(rope, "rope_type");
     type  = type != NULL ? type : json_object_get(rope, "type");
     theta = theta != NULL ? theta : json_object_get(config, "rope_theta");
     LK_TRY(read_number(&options->rope_theta, theta, 10000, "rope_theta", path));
+    if (both != NULL && scaling != NULL && !json_is_null(scaling) && !json_equal(both, scaling))
+        return refuse(path, "rope_scaling", scaling, "and `rope_parameters` says otherwise: change "
+                                                     "them, and leave out `rope_scaling`");
     part = json_object_get(rope, "partial_rotary_factor");
     part = part != NULL ? part : json_object_get(config, "partial_rotary_factor");
     if (part != NULL && !(json_number_value(part) == 1))
@@ -226,7 +231,10 @@ static lk_status read_rest(lk_model_options *o, const lki_hf_family *family, con
 {
     const json_t *inner = json_object_get(config, "n_inner");
     const json_t *layers = json_object_get(config, "layer_types"), *layer;
+    const json_t *causal = json_object_get(config, "is_causal");
     size_t        i;
+    if (causal != NULL && !json_is_true(causal))
+        return refuse(path, "is_causal", causal, "and only true is supported");
     if (strcmp(family->model, "gpt") == 0) {
         if (inner != NULL && !json_is_null(inner) &&
             json_integer_value(inner) != 4 * (json_int_t)o->width)

@@ -43,7 +43,7 @@ static void nothing_trained_comes_back_as_it_was(void **state)
     assert_non_null(strstr(result.out, " parameters in f16, step 1\n"));
     shell(&result, state, LOCKSTEP "train gpt " SIZES DATA "--steps 1 --lr 1e6 --checkpoint run5; "
         LOCKSTEP "export run5 --out half2 --dtype f16", 2);
-    assert_non_null(strstr(result.err, ", too large for "));
+    assert_non_null(strstr(result.err, ", too large for f16"));
     shell(&result, state, LOCKSTEP "export run2 --out gpt2", 2);
     assert_non_null(strstr(result.err, "'gpt2' is there already"));
     shell(&result, state, "ls | grep -c tmp-", 1);
@@ -140,6 +140,11 @@ static const damage_case refused[] = {
       "`architectures` is [\"MambaForCausalLM\"]" },
     { EDIT("model_type", "qwen3", "mamba"), "llama", "`model_type` is \"mamba\", and only" },
     { EDIT("rope_type", "llama3", "yarn"), "llama", "`rope_type` is \"yarn\", and only" },
+    { "sed -i 's/^{/{\"rope_parameters\": {\"rope_type\": \"default\"},/' bad/config.json", "llama",
+      "`rope_parameters` says otherwise" },
+    { "sed -i 's/^{/{\"is_causal\": false,/' bad/config.json", "llama", "`is_causal` is false" },
+    { "rm -r bad; cp -r gpt2 bad; " EDIT("n_positions", "32", "16"), "gpt",
+      "'wpe.weight' is 32 x 16, but this model's is 16 x 16" },
     { EDIT("hidden_size", "16", "18"), "llama", "is 256 x 16, but this model's" },
     { EDIT("hidden_size", "16", "99999999999"), "llama",
       "`hidden_size` is 99999999999, and must be a whole number" },

@@ -188,7 +188,7 @@ static lk_status check_range(const exporter *e, const char *name, size_t first, 
 {
     for (size_t i = 0; e->dtype == LK_F16 && i < count; i++)
         if (fabsf(e->piece[i]) >= F16_OVERFLOW)
-            return lk_fail(LK_EINVAL, "element %zu of '%s' is %g, too large for `dtype` f16; "
+            return lk_fail(LK_EINVAL, "element %zu of '%s' is %g, too large for f16; "
                                       "choose f32 or bf16", first + i, name, (double)e->piece[i]);
     return LK_OK;
 }

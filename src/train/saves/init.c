@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/float.h"
 #include "base/memory.h"
 #include "checkpoint/folder.h"
@@ -51,6 +52,14 @@ bool lki_init_fits(const char *name, lk_shape shape, lk_shape file)
     return fits;
 }
 
+/* Does the same for a tensor of a file or of a folder, whose configuration has the number of
+ * positions. */
+static bool fits(const lk_param *param, const lk_tensor *tensor, const char *path)
+{
+    return lki_init_fits(param->name, param->shape, tensor->shape) &&
+           (tensor->shape.dims[0] == param->shape.dims[0] || !lki_is_folder(path));
+}
+
 static void describe_shape(lk_shape shape, char *text, size_t bytes)
 {
     size_t at = 0;
@@ -80,7 +89,7 @@ static lk_status init_tensor(const lk_tensor **out, const lki_folder *file, cons
     if (*out == NULL)
         return lk_fail(LK_EFORMAT, "'%s' has no tensor '%s': it is not a file of this model; %s",
                        path, param->name, advice(param->name));
-    if (!lki_init_fits(param->name, param->shape, (*out)->shape)) {
+    if (!fits(param, *out, path)) {
         describe_shape((*out)->shape, theirs, sizeof theirs);
         describe_shape(param->shape, ours, sizeof ours);
         return lk_fail(LK_EFORMAT,
