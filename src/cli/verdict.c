@@ -77,6 +77,7 @@ void lki_verdict_step(lki_verdict *v, uint64_t step, double loss)
     if (v->first == 0)
         v->first = step;
     v->last = step;
+    v->count++;
     if (same(logged, loss))
         return;
     v->step     = step;
@@ -92,7 +93,8 @@ static void print_losses(const char *what, double logged, double replayed)
     printf("%s: the log has the loss %s, the replay %s\n", what, a, b);
 }
 
-/* Compares the losses.  Returns false if one differs; *any becomes true if one was compared. */
+/* Compares the losses.  Returns false if one differs; *any becomes true if that of the step itself
+ * was compared. */
 static bool print_log(const lki_verdict *v, const lk_replay *r, bool *any)
 {
     char   what[80];
@@ -100,12 +102,15 @@ static bool print_log(const lki_verdict *v, const lk_replay *r, bool *any)
     bool   worker = v->losses != NULL && isfinite(r->loss) &&
                   lk_log_loss(v->losses, r->step, r->virtual_worker, &logged);
     bool   good = v->step == 0 && (!worker || same(logged, r->loss));
-    *any        = *any || worker || v->first != 0;
+    *any        = *any || worker || v->last == r->step;
     (void)snprintf(what, sizeof what, "not equal: step %" PRIu64, v->step);
     if (v->step != 0)
         print_losses(what, v->logged, v->replayed);
-    else if (v->first != 0)
+    else if (v->last - v->first + 1 == v->count)
         printf("log: equal losses of steps %" PRIu64 "-%" PRIu64 "\n", v->first, v->last);
+    else if (v->count > 0)
+        printf("log: equal losses of %" PRIu64 " of the steps %" PRIu64 "-%" PRIu64 "; it has no "
+               "others\n", v->count, v->first, v->last);
     (void)snprintf(what, sizeof what, "not equal: virtual worker %u of step %" PRIu64,
                    r->virtual_worker, r->step);
     if (worker && !same(logged, r->loss))
@@ -138,10 +143,12 @@ bool lki_verdict_print(const lki_verdict *v, const lk_replay *r)
 {
     bool any = false, good = print_log(v, r, &any);
     good = print_weights(v, r, &any) && good;
-    if (any)
-        printf(good ? "equal\n" : "not equal\n");
+    if (!good)
+        printf("not equal\n");
+    else if (any)
+        printf("equal\n");
     else
-        printf("not compared: the run has no log with these steps, and no checkpoint of step %"
-               PRIu64 "\n", r->step);
+        printf("not compared: the run has no log with a loss of step %" PRIu64 ", and no checkpoint "
+               "of it\n", r->step);
     return good;
 }

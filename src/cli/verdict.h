@@ -11,7 +11,7 @@ typedef struct {
     char           weights[65]; /* hash in the checkpoint of the step; "" = none */
     char           damage[512]; /* why this checkpoint cannot be read; "" = it can be, or there is
                                  * none */
-    uint64_t       first, last; /* of the steps that were compared */
+    uint64_t       first, last, count; /* of the steps that were compared */
     uint64_t       step;        /* the first step with another loss; 0: none */
     double         logged, replayed; /* losses of this step */
 } lki_verdict;

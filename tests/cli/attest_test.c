@@ -107,10 +107,11 @@ static void steps_are_compared_with_the_run(void **state)
     find(TRAIN "--data data.txt --lr 0.02 --checkpoint faster && rm -r forged/step-00000004 && "
          "mv faster/step-00000004 forged && " LOCKSTEP "verify forged --step 4",
          "\nnot equal: weights after step 4: the checkpoint has");
-    run_shell(&r, folder, "mv run.jsonl kept.jsonl; " LOCKSTEP "verify run --step 3; "
-                          "mv kept.jsonl run.jsonl");
-    assert_says(r.out, "\nnot compared: the run has no log with these steps, and no checkpoint of "
-                       "step 3\n");
+    run_shell(&r, folder, "mv run/step-00000004 run.jsonl .. && sed '/\"step\": 4,/d' ../run.jsonl "
+                          ">run.jsonl; " LOCKSTEP "verify run --step 4; mv ../run.jsonl . && "
+                          "mv ../step-00000004 run");
+    assert_says(r.out, "\nlog: equal losses of steps 3-3\nnot compared: the run has no log with a "
+                       "loss of step 4, and no checkpoint of it\n");
 }
 
 int main(void)
