@@ -148,7 +148,7 @@ bool lki_verdict_print(const lki_verdict *v, const lk_replay *r)
     else if (any)
         printf("equal\n");
     else
-        printf("not compared: the run has no log with a loss of step %" PRIu64 ", and no checkpoint "
-               "of it\n", r->step);
+        printf("not compared: the run has no log with a loss of step %" PRIu64 ", and no "
+               "checkpoint of it\n", r->step);
     return good;
 }
