@@ -225,15 +225,15 @@ static void absolute(const char *here, const char *path, size_t length, char *ou
     (void)snprintf(out, bytes, "%s%s%.*s", whole ? "" : here, whole ? "" : "/", (int)length, path);
 }
 
-/* Writes a recorded path as an absolute one.  It is relative to the directory in which the run was
- * started or, if that is gone, to the current one. */
-static void recorded_path(const json_t *object, const char *path, char *out, size_t bytes)
+/* Returns a recorded path as one from the directory in which the run was started or, if that is
+ * gone, as it is.  To be freed; NULL without memory. */
+static char *recorded_path(const json_t *object, const char *path)
 {
-    char        here[PATH];
     const char *directory = json_string_value(json_object_get(object, "directory"));
-    if (directory == NULL || access(directory, F_OK) != 0)
-        directory = getcwd(here, sizeof here);
-    absolute(directory != NULL ? directory : ".", path, strlen(path), out, bytes);
+    char       *text      = NULL;
+    if (*path == '/' || directory == NULL || access(directory, F_OK) != 0)
+        return strdup(path);
+    return asprintf(&text, "%s/%s", directory, path) < 0 ? NULL : text;
 }
 
 bool lki_record_init(const char *run, char *path, size_t bytes)
@@ -243,10 +243,13 @@ bool lki_record_init(const char *run, char *path, size_t bytes)
     json_t       *object = json_load_file(file, 0, NULL);
     const json_t *list   = json_object_get(object, "options");
     const char   *init   = json_string_value(json_object_get(list, "init"));
-    if (init != NULL)
-        recorded_path(object, init, path, bytes);
+    char         *found  = init != NULL ? recorded_path(object, init) : NULL;
+    if (found != NULL)
+        (void)snprintf(path, bytes, "%s", found);
+    const bool exists = found != NULL;
+    free(found);
     json_decref(object);
-    return init != NULL;
+    return exists;
 }
 
 /* Writes the value of a FILE option with its paths as absolute ones. */
@@ -382,13 +385,15 @@ static bool is_output(const char *name)
 /* Appends the recorded tokenizer or, if that is gone, the one that the run keeps. */
 static void add_tokenizer(arguments *a, const json_t *object, const char *run, const char *value)
 {
-    char path[PATH];
-    recorded_path(object, value, path, sizeof path);
-    const bool there = access(path, F_OK) == 0;
-    (void)snprintf(path, sizeof path, "%s/tokenizer.json", run);
-    char *kept = there ? NULL : realpath(path, NULL);
+    char      *path = recorded_path(object, value), *own = NULL, *kept = NULL;
+    const bool gone = path != NULL && access(path, F_OK) != 0;
+    if (gone && asprintf(&own, "%s/tokenizer.json", run) >= 0) {
+        kept = realpath(own, NULL);
+        free(own);
+    }
     add_option(a, "tokenizer", kept != NULL ? kept : value);
     free(kept);
+    free(path);
 }
 
 /* Appends the recorded options.  The files that the original of a copied run writes are left to

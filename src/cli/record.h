@@ -17,8 +17,9 @@ bool lki_record_write(const train_options *options);
 /* Returns true if `run` is a directory with the command of a run. */
 bool lki_record_exists(const char *run);
 
-/* Writes the absolute path of the --init with which the run in the directory `run` began.  Returns
- * false if it began without one, or if there is no such file. */
+/* Writes the path of the --init with which the run in the directory `run` began; it is absolute
+ * unless the directory in which the run was started is gone.  Returns false if the run began
+ * without --init, or if there is no such file. */
 bool lki_record_init(const char *run, char *path, size_t bytes);
 
 /* Makes the arguments of `command` that continue or repeat the run in the directory `run`: the

@@ -67,15 +67,18 @@ static bool is_no_run(const char *init, lki_message *error)
                       one ? "" : " in one of its checkpoints");
 }
 
-/* Returns true if a path is that of an absolute one.  Equal paths need not exist. */
+/* Returns true if a path is that of another one, which may be absolute.  Equal paths need not
+ * exist. */
 static bool is_path_of(const char *path, const char *whole)
 {
     struct stat one, other;
     char        here[4096];
     if (stat(path, &one) == 0 && stat(whole, &other) == 0)
         return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+    if (strcmp(path, whole) == 0)
+        return true;
     if (*path == '/' || getcwd(here, sizeof here) == NULL)
-        return strcmp(path, whole) == 0;
+        return false;
     const size_t bytes = strlen(here);
     return strncmp(whole, here, bytes) == 0 && whole[bytes] == '/' &&
            strcmp(whole + bytes + 1, path) == 0;
