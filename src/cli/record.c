@@ -19,6 +19,7 @@
 #include "cli/commands.h"
 #include "cli/replace.h"
 #include "cli/values.h"
+#include "lockstep/checkpoint.h"
 
 enum { PATH = 2048 };
 
@@ -117,6 +118,21 @@ static bool lock(const char *folder)
     return !held;
 }
 
+/* Keeps the recorded --init of a run that continues, except that the base of adapters may have
+ * moved. */
+static void keep_init(const train_options *o, json_t *options)
+{
+    const lk_train_config *c        = &o->config;
+    const bool             adapters = c->model_options.lora_rank > 0 || c->model_options.adapter;
+    char                   path[PATH];
+    bool                   exists = false;
+    if (!c->checkpoint.resume || (c->init != NULL && adapters) ||
+        lk_checkpoint_exists(c->checkpoint.folder, &exists) != LK_OK || !exists)
+        return;
+    if (lki_record_init(c->checkpoint.folder, path, sizeof path))
+        (void)json_object_set_new(options, "init", json_string(path));
+}
+
 bool lki_record_write(const train_options *o)
 {
     const char *folder = o->config.checkpoint.folder;
@@ -137,9 +153,11 @@ bool lki_record_write(const train_options *o)
                 folder);
         return false;
     }
-    char   *whole  = realpath(folder, NULL);
+    char   *whole   = realpath(folder, NULL);
+    json_t *options = options_json(o);
+    keep_init(o, options);
     json_t *object = json_pack("{s:s, s:s, s:s*, s:o}", "lockstep", LK_VERSION, "directory", here,
-                               "checkpoint", whole, "options", options_json(o));
+                               "checkpoint", whole, "options", options);
     free(whole);
     if (!write_json(path, object))
         fprintf(stderr, "lockstep %s: note: cannot write '%s': %s; lockstep resume will not find "
@@ -205,6 +223,33 @@ static void absolute(const char *here, const char *path, size_t length, char *ou
 {
     bool whole = length > 0 && (*path == '/' || *path == '-');
     (void)snprintf(out, bytes, "%s%s%.*s", whole ? "" : here, whole ? "" : "/", (int)length, path);
+}
+
+/* Returns a recorded path as one from the directory in which the run was started or, if that is
+ * gone, as it is.  To be freed; NULL without memory. */
+static char *recorded_path(const json_t *object, const char *path)
+{
+    const char *directory = json_string_value(json_object_get(object, "directory"));
+    char       *text      = NULL;
+    if (*path == '/' || directory == NULL || access(directory, F_OK) != 0)
+        return strdup(path);
+    return asprintf(&text, "%s/%s", directory, path) < 0 ? NULL : text;
+}
+
+bool lki_record_init(const char *run, char *path, size_t bytes)
+{
+    char file[PATH];
+    (void)snprintf(file, sizeof file, "%s/" LKI_RECORD_NAME, run);
+    json_t       *object = json_load_file(file, 0, NULL);
+    const json_t *list   = json_object_get(object, "options");
+    const char   *init   = json_string_value(json_object_get(list, "init"));
+    char         *found  = init != NULL ? recorded_path(object, init) : NULL;
+    if (found != NULL)
+        (void)snprintf(path, bytes, "%s", found);
+    const bool exists = found != NULL;
+    free(found);
+    json_decref(object);
+    return exists;
 }
 
 /* Writes the value of a FILE option with its paths as absolute ones. */
@@ -337,6 +382,20 @@ static bool is_output(const char *name)
     return false;
 }
 
+/* Appends the recorded tokenizer or, if that is gone, the one that the run keeps. */
+static void add_tokenizer(arguments *a, const json_t *object, const char *run, const char *value)
+{
+    char      *path = recorded_path(object, value), *own = NULL, *kept = NULL;
+    const bool gone = path != NULL && access(path, F_OK) != 0;
+    if (gone && asprintf(&own, "%s/tokenizer.json", run) >= 0) {
+        kept = realpath(own, NULL);
+        free(own);
+    }
+    add_option(a, "tokenizer", kept != NULL ? kept : value);
+    free(kept);
+    free(path);
+}
+
 /* Appends the recorded options.  The files that the original of a copied run writes are left to
  * it. */
 static void add_recorded(arguments *a, const json_t *object, const char *asker, const char *run,
@@ -349,7 +408,9 @@ static void add_recorded(arguments *a, const json_t *object, const char *asker, 
     {
         if (is_replaced(name, more))
             continue;
-        if (!copy || !is_output(name))
+        if (strcmp(name, "tokenizer") == 0 && json_is_string(value))
+            add_tokenizer(a, object, run, json_string_value(value));
+        else if (!copy || !is_output(name))
             add_option(a, name, json_string_value(value));
         else if (!has(more, name) && strcmp(asker, "resume") == 0) /* verify writes none */
             fprintf(stderr, "lockstep %s: note: '%s' is a copy of '%s', so it does not write to "

@@ -17,9 +17,15 @@ bool lki_record_write(const train_options *options);
 /* Returns true if `run` is a directory with the command of a run. */
 bool lki_record_exists(const char *run);
 
+/* Writes the path of the --init with which the run in the directory `run` began; it is absolute
+ * unless the directory in which the run was started is gone.  Returns false if the run began
+ * without --init, or if there is no such file. */
+bool lki_record_init(const char *run, char *path, size_t bytes);
+
 /* Makes the arguments of `command` that continue or repeat the run in the directory `run`: the
  * recorded options, then --checkpoint and `more`, a list that ends with NULL, in which paths are
- * relative to the current directory.  Changes to the directory in which the run was started, if it
+ * relative to the current directory.  A recorded tokenizer that is gone is replaced by the one that
+ * the run keeps.  Changes to the directory in which the run was started, if it
  * is there.  Returns NULL after an error, which is printed and names the command `asker`.  Free
  * with lki_record_free(). */
 char **lki_record_arguments(const char *asker, const char *command, const char *run,

@@ -67,13 +67,63 @@ static bool is_no_run(const char *init, lki_message *error)
                       one ? "" : " in one of its checkpoints");
 }
 
-/* Returns true if the weights of --init can be those of a new run, as far as the path shows. */
+/* Returns true if a path is that of another one, which may be absolute.  Equal paths need not
+ * exist. */
+static bool is_path_of(const char *path, const char *whole)
+{
+    struct stat one, other;
+    char        here[4096];
+    if (stat(path, &one) == 0 && stat(whole, &other) == 0)
+        return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+    if (strcmp(path, whole) == 0)
+        return true;
+    if (*path == '/' || getcwd(here, sizeof here) == NULL)
+        return false;
+    const size_t bytes = strlen(here);
+    return strncmp(whole, here, bytes) == 0 && whole[bytes] == '/' &&
+           strcmp(whole + bytes + 1, path) == 0;
+}
+
+/* Returns true if a run that continues may have another --init than it began with: only the base
+ * of adapters, which is compared later, may have moved. */
+static bool is_moved_base(const train_options *o, const char *began, lki_message *error)
+{
+    const lk_train_config *c    = &o->config;
+    const char            *init = c->init;
+    struct stat            info;
+    if (stat(init, &info) != 0)
+        return writes_elsewhere(o) || refuse_missing(init, error);
+    if (c->model_options.lora_rank > 0 || c->model_options.adapter != NULL)
+        return !S_ISDIR(info.st_mode) || is_no_run(init, error);
+    return lki_refuse(error, "--init %.200s: the run in '%.200s' began with %.200s%s and goes on "
+                             "from its checkpoint; leave --init out", init, c->checkpoint.folder,
+                      began != NULL ? began : "no --init", began != NULL ? "," : "");
+}
+
+/* Returns true unless --init contradicts the record of the run that continues. */
+static bool is_as_recorded(const train_options *o, lki_message *error)
+{
+    const char *folder = o->config.checkpoint.folder;
+    char        began[4096];
+    bool        exists = false;
+    if (folder == NULL || !lki_record_exists(folder) ||
+        lk_checkpoint_exists(folder, &exists) != LK_OK || !exists)
+        return true;
+    if (!lki_record_init(folder, began, sizeof began))
+        return is_moved_base(o, NULL, error);
+    return is_path_of(o->config.init, began) || is_moved_base(o, began, error);
+}
+
+/* Returns true if the weights of --init can be those of a new run, or are those with which a run
+ * that continues began, as far as the path shows. */
 static bool is_initial(const train_options *o, lki_message *error)
 {
     const char *init = o->config.init;
     struct stat info;
-    if (init == NULL || o->config.checkpoint.resume)
+    if (init == NULL)
         return true;
+    if (o->config.checkpoint.resume)
+        return is_as_recorded(o, error);
     if (stat(init, &info) != 0) /* rank 0 alone reads a file */
         return !is_hub_name(init) || writes_elsewhere(o) || refuse_missing(init, error);
     return !S_ISDIR(info.st_mode) || is_no_run(init, error);

@@ -190,8 +190,8 @@ static void another_base_is_refused(void **state)
 {
     static command_result result;
     shell(&result, state, "cp -r base kept; printf '\\1' | dd of=base/model.safetensors bs=1 "
-        "seek=$(($(stat -c %s base/model.safetensors) - 3)) conv=notrunc; " LOCKSTEP
-        "resume run --steps 6", 1);
+        "seek=$(($(stat -c %s base/model.safetensors) - 3)) conv=notrunc; "
+        "cp -r base other; " LOCKSTEP "resume run --steps 6", 1);
     assert_non_null(strstr(result.err, "has other weights"));
     shell(&result, state, LOCKSTEP "sample run --tokens 2; rm -r base; " LOCKSTEP "eval run --data "
         "text:text", 1);
@@ -200,6 +200,10 @@ static void another_base_is_refused(void **state)
     shell(&result, state, "mv kept base; " LOCKSTEP "train gpt --init base --lr 0.1 " DATA
         "--steps 9 --workers 1 --checkpoint run --resume", 2);
     assert_non_null(strstr(result.err, "but the checkpoint was made with 3"));
+    shell(&result, state, "cp run/command.json before; " LOCKSTEP "resume run --steps 6 "
+        "--init other", 1);
+    assert_non_null(strstr(result.err, "has other weights"));
+    shell(&result, state, "cmp before run/command.json", 0);
 }
 
 int main(void)

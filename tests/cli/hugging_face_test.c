@@ -1,7 +1,8 @@
 /* hugging_face_test.c -- tests `export`, and `train --init` with the folders that it writes.
  *
  * Goal:   a folder of which nothing is trained comes back byte for byte, in both types and as
- *         shards.  The options of a run come from the folder, and a resumed run does not need it.
+ *         shards.  The options of a run come from the folder, and a resumed run does not need it,
+ *         nor takes another one.
  *         Damaged folders and options that contradict are refused by name before a run starts.
  * Method: the command with small models.  tests/parity/hugging_face.py compares with transformers.
  */
@@ -84,6 +85,29 @@ static void a_run_takes_its_options_from_the_folder(void **state)
     assert_null(strstr(result.err, "--context needs MODEL"));
     shell(&result, state, LOCKSTEP "train llama " DATA "--steps 1 --init qwen3 --checkpoint again3 "
         "--resume=auto; test -f again3/config.json", 0);
+}
+
+/* Resumes runs whose folder has moved, and gives them other folders. */
+static void a_run_goes_on_from_how_it_began(void **state)
+{
+    static command_result result;
+    shell(&result, state, LOCKSTEP "train " DATA "--init words --steps 1 --checkpoint full; "
+        LOCKSTEP "train " DATA "--init words --lora-rank 2 --lora-targets all-linear --steps 1 "
+        "--checkpoint lora; cp -r words others; cp full/command.json before; " LOCKSTEP
+        "resume full --steps 2 --init others", 2);
+    assert_non_null(strstr(result.err, "the run in '"));
+    assert_non_null(strstr(result.err, "leave --init out"));
+    shell(&result, state, LOCKSTEP "resume full --steps 2 --init ./nosuch", 2);
+    assert_non_null(strstr(result.err, "nosuch: No such file or directory; correct the path"));
+    shell(&result, state, LOCKSTEP "resume lora --steps 2 --init ./nosuch", 2);
+    assert_non_null(strstr(result.err, "nosuch: No such file or directory; correct the path"));
+    shell(&result, state, LOCKSTEP "train gpt " SIZES "--tokenizer " OF("gpt2") " " DATA
+        "--steps 2 --checkpoint run3 --resume --init words", 2);
+    assert_non_null(strstr(result.err, "began with no --init and goes on"));
+    shell(&result, state, "cmp before full/command.json && " LOCKSTEP "resume full --steps 2 "
+        "--init ./words && " LOCKSTEP "verify full --step 1 && mv words away && " LOCKSTEP
+        "resume full --steps 3 --init words && " LOCKSTEP "resume lora --steps 2 --init away && "
+        LOCKSTEP "verify lora --step 1 && mv away words", 0);
 }
 
 /* Evaluates and samples folders, and the runs that began with them and have trained nothing. */
@@ -191,6 +215,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_trained_comes_back_as_it_was),
         cmocka_unit_test(a_run_takes_its_options_from_the_folder),
+        cmocka_unit_test(a_run_goes_on_from_how_it_began),
         cmocka_unit_test(a_folder_is_used_without_a_run),
         cmocka_unit_test(damage_and_contradictions_are_refused),
         cmocka_unit_test(models_that_transformers_lacks_are_not_exported),

@@ -178,7 +178,7 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
     return lki_resume_check(c, data);
 }
 
-/* Checks the initial weights, which a run that continues from a checkpoint does not read. */
+/* Checks the initial weights, of which a run that continues from a checkpoint reads only a base. */
 static lk_status check_init(const lk_train_config *c, const lk_model *model)
 {
     bool continues = false;
@@ -187,7 +187,7 @@ static lk_status check_init(const lk_train_config *c, const lk_model *model)
     if (c->checkpoint.resume && c->checkpoint.folder != NULL)
         LK_TRY(lk_checkpoint_exists(c->checkpoint.folder, &continues));
     if (continues)
-        return LK_OK;
+        return c->model_options.lora_rank > 0 ? lki_base_check(c) : LK_OK;
     if (c->init == NULL)
         return lk_fail(LK_EINVAL, "`lora_rank` needs `init`, the model that the adapters adapt");
     LK_TRY(lki_init_check(c->init, model));

@@ -128,6 +128,32 @@ static lk_status find_folder(lki_base_origin *base, const char *init, const json
                : lk_fail(LK_EINVAL, "`init`: a path of %d bytes is too long", wrote);
 }
 
+/* Compares the hash of a base with that of the checkpoint to continue from. */
+static lk_status compare_folder(const json_t *stored, const char *path)
+{
+    lki_folder *folder = NULL;
+    char        hash[65];
+    LK_TRY(lki_folder_open(&folder, path));
+    lk_status status = lki_folder_hash(folder, hash);
+    lki_folder_free(folder);
+    return status != LK_OK ? status : lki_base_compare(stored, path, hash);
+}
+
+lk_status lki_base_check(const lk_train_config *config)
+{
+    json_t *stored = NULL;
+    char   *whole  = config->init != NULL ? realpath(config->init, NULL) : NULL;
+    if (whole == NULL)
+        return LK_OK; /* the recorded one is read */
+    lk_status   status   = read_recorded(config, &stored);
+    const char *recorded = lki_base_recorded(stored);
+    if (status == LK_OK && recorded != NULL && strcmp(recorded, whole) != 0)
+        status = compare_folder(stored, whole);
+    json_decref(stored);
+    free(whole);
+    return status;
+}
+
 /* Returns the bytes before the values in their memory. */
 static size_t origin_bytes(void)
 {

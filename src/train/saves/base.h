@@ -36,6 +36,10 @@ const char *lki_base_recorded(const json_t *config);
 LK_NODISCARD lk_status lki_base_compare(const json_t *config, const char *folder,
                                         const char *hash);
 
+/* Fails with LK_EMISMATCH if a run that continues has another `init` than the recorded path, with
+ * other weights. */
+LK_NODISCARD lk_status lki_base_check(const lk_train_config *config);
+
 /* Opens the base of the session's model, if that has frozen parameters, in memory that the ranks of
  * a host share.  Rank 0 reads it.  Collective. */
 LK_NODISCARD lk_status lki_base_open(lki_session *session);
