@@ -62,14 +62,21 @@ static inline bool lki_is_live(const lk_async *options)
 }
 
 /* The numbers of a run, which its schedule depends on. */
-typedef struct { uint32_t virtual_workers, shards; uint64_t seed; } lki_recorded_run;
+typedef struct {
+    uint32_t virtual_workers, shards;
+    uint64_t seed;
+    bool     goes_on; /* after a loss: the file must be there, and is not created */
+} lki_recorded_run;
 
-/* Creates the file of options->record if there is none, and removes an incomplete last line.
- * Locks the file until `out` is closed; LK_EINVAL if another run has locked it.  Called by one rank
- * of a host before lki_recorded_open(), with the same `out`.  A file of something else stays as it
- * is. */
+/* Creates the file of options->record if there is none, unless run->goes_on, and removes an
+ * incomplete last line.  Locks the file until `out` is closed; LK_EINVAL if another run has locked
+ * it.  Called by one rank of a host before lki_recorded_open(), with the same `out`.  A file of
+ * something else stays as it is. */
 LK_NODISCARD lk_status lki_recorded_prepare(lki_recorded_schedule *out, const lk_async *options,
                                             const lki_recorded_run *run);
+
+/* Fails with LK_EIO if the path of an open schedule no longer leads to the same file. */
+LK_NODISCARD lk_status lki_recorded_stays(const lki_recorded_schedule *schedule);
 
 /* Gives `out` the lock of a schedule that is closed later, before lki_recorded_prepare(). */
 LK_NODISCARD lk_status lki_recorded_inherit(lki_recorded_schedule *out,

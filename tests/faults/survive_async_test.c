@@ -3,7 +3,8 @@
  *
  * Goal:   with a simulated schedule the weights are those of the undisturbed run, and the log has
  *         each step once, even if rank 0 is killed.  A live run has each task in its schedule once,
- *         and a replay has its weights.  Lost workers are replaced.
+ *         and a replay has its weights.  Lost workers are replaced.  Survivors of a live run whose
+ *         schedule was moved or cut create no other, and name the death and what has happened.
  * Method: the command itself, hit at seeded moments.  parallel/versions/survive_test.c covers all
  *         moments of a task and of an update.
  */
@@ -119,6 +120,56 @@ static void other_live_runs_can_be_replayed(void **state)
     }
 }
 
+typedef enum { MOVED, REPLACED, CUT } accident;
+
+static void spoil(const char *folder, accident what)
+{
+    char path[64], moved[64];
+    (void)snprintf(path, sizeof path, "%s/s", folder);
+    (void)snprintf(moved, sizeof moved, "%s/moved", folder);
+    assert_int_equal(what == CUT ? truncate(path, 301) : rename(path, moved), 0);
+    if (what == REPLACED)
+        (void)close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+}
+
+/* Kills a worker of a live run whose schedule has been spoilt, and expects the end of the run, with
+ * `words`, and no new schedule. */
+static void assert_named(const char *folder, const char *rule, uint32_t rank, accident what,
+                         const char *words)
+{
+    static job            j;
+    static command_result r;
+    char                  line[512], killed[64];
+    forget_file(folder, "s");
+    (void)snprintf(line, sizeof line, BUSY GOES_ON "--async live --steps 99999 %s--record s", rule);
+    job_start(&j, folder, 3, line);
+    job_await_word(&j, "step 1/");
+    spoil(folder, what);
+    job_hit(&j, j.worker[rank], SIGKILL);
+    (void)job_wait(&j);
+    assert_int_equal(j.result.status, 1);
+    (void)snprintf(killed, sizeof killed, ": rank %u (pid %d) was killed by SIGKILL at step ", rank,
+                   (int)j.worker[rank]);
+    assert_says(job_verdict(&j), killed);
+    assert_says(job_verdict(&j), words);
+    (void)run_shell(&r, folder, what == MOVED ? "test ! -e s" : what == REPLACED ? "test ! -s s"
+                                                                                 : "test -s s");
+    assert_int_equal(r.status, 0);
+}
+
+static void a_schedule_that_is_moved_or_cut_is_named(void **state)
+{
+    static const char shards[] = "--consistency shard --shards 3 ";
+    assert_named(*state, shards, 0, MOVED, "the schedule s was moved or removed during the run, "
+                                           "and there is no such file now");
+    assert_named(*state, "", 1, REPLACED, "the schedule s was moved or removed during the run, "
+                                          "and another file is in its place");
+    if (lki_brief())
+        return;
+    assert_named(*state, "", 0, CUT, "changed during the run");
+    assert_named(*state, shards, 2, CUT, "changed during the run");
+}
+
 /* Kills a worker of a run that is held at a step by its log, until another has entered. */
 static void lost_workers_are_replaced(void **state)
 {
@@ -141,6 +192,7 @@ int main(void)
         cmocka_unit_test_setup(a_simulated_schedule_does_not_change, begin_afresh),
         cmocka_unit_test_setup(a_live_run_can_be_replayed, begin_afresh),
         cmocka_unit_test_setup(other_live_runs_can_be_replayed, begin_afresh),
+        cmocka_unit_test_setup(a_schedule_that_is_moved_or_cut_is_named, begin_afresh),
         cmocka_unit_test_setup(lost_workers_are_replaced, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

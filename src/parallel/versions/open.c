@@ -172,8 +172,8 @@ static lk_status read_recorded(lk_parallel *parallel, const lki_recorded_run *ru
     return status;
 }
 
-/* Creates or trims the file of a live run.  If this rank has locked the file in the group before,
- * it keeps the lock. */
+/* Creates the file of a live run, unless it goes on, or trims it.  If this rank has locked the file
+ * in the group before, it keeps the lock. */
 static lk_status prepare_recorded(lki_versions *v, const lki_recorded_run *run,
                                   const lki_versions *before)
 {
@@ -182,24 +182,42 @@ static lk_status prepare_recorded(lki_versions *v, const lki_recorded_run *run,
     return lki_recorded_prepare(&v->recorded, &v->options, run);
 }
 
+/* Notes what a new run does.  One that goes on has its own note, with its step. */
+static void note(const lk_parallel *parallel, const lki_before *before, const char *what)
+{
+    if (!before->goes_on)
+        lk_comm_note(parallel->comm, 0, what);
+}
+
+/* Says of a file that a run can no longer read when the file was changed. */
+static lk_status blame_change(lk_status status, const lki_before *before)
+{
+    const lk_error why = *lk_error_last();
+    return before->goes_on && (status == LK_EFORMAT || status == LK_EMISMATCH)
+               ? lk_fail(status, "the schedule was changed during the run: %.400s", why.message)
+               : status;
+}
+
 /* Opens the recorded schedule of a live run or of a replay. */
-static lk_status open_recorded(lk_parallel *parallel, uint64_t seed, const lki_versions *before)
+static lk_status open_recorded(lk_parallel *parallel, uint64_t seed, const lki_before *before)
 {
     lki_versions          *v      = parallel->versions;
     lk_async              *o      = &v->options;
-    const lki_recorded_run run    = { parallel->leaves, v->sharded.count, seed };
+    const lki_recorded_run run    = { parallel->leaves, v->sharded.count, seed, before->goes_on };
     lk_status              status = LK_OK;
     if (!lki_is_live(o))
         return LK_OK;
-    lk_comm_note(parallel->comm, 0, "opening the schedule");
+    note(parallel, before, "opening the schedule");
+    if (before->versions != NULL && o->record != NULL)
+        LK_TRY(lki_recorded_stays(&before->versions->recorded));
     if (o->record != NULL && parallel->rank == 0)
-        status = prepare_recorded(v, &run, before);
-    LK_TRY(status);
+        status = prepare_recorded(v, &run, before->versions);
+    LK_TRY(blame_change(status, before));
     LK_TRY(lk_barrier(parallel->comm));
-    LK_TRY(read_recorded(parallel, &run));
+    LK_TRY(blame_change(read_recorded(parallel, &run), before));
     if (o->record != NULL && run.shards > 0 && lki_has_hosts(v))
         LK_TRY(lki_recorded_complete(&v->recorded, o->groups, parallel->rank == 0));
-    lk_comm_note(parallel->comm, 0, "making room for the model");
+    note(parallel, before, "making room for the model");
     *(o->record != NULL ? &o->record : &o->replay) = v->recorded.path;
     return LK_OK;
 }
@@ -253,7 +271,7 @@ lk_status lki_versions_open_over(lk_parallel *parallel, const lk_param *params,
     if (v->sharded.count > 0 && lki_measures(v->model, LKI_OF_VALUES))
         return lk_fail(LK_EUNSUPPORTED, "`async.consistency` shard or span does not compute norms "
                                         "of parameters: use another optimizer than lars and lamb");
-    LK_TRY(open_recorded(parallel, options->seed, before->versions));
+    LK_TRY(open_recorded(parallel, options->seed, before));
     const lki_recorded_schedule *recorded = lki_is_live(&v->options) ? &v->recorded : NULL;
     LK_TRY(lki_task_schedule_open(&v->ahead, &v->options, options->seed, recorded));
     LK_TRY(lki_task_schedule_open(&v->now, &v->options, options->seed, recorded));

@@ -27,6 +27,13 @@ static lk_status fail_file(const char *path, const char *what)
                    why == ENOSPC ? "; free some space, and go on with the same file" : "");
 }
 
+static lk_status fail_moved(const char *path, bool there)
+{
+    return lk_fail(LK_EIO, "the schedule %.200s was moved or removed during the run, and %s; move "
+                           "it back, and start the run again, which repeats what the schedule has",
+                   path, there ? "another file is in its place" : "there is no such file now");
+}
+
 /* Writes the first two lines of the file. */
 static size_t write_header(char out[HEADER_MOST], const lk_async *o, const lki_recorded_run *run)
 {
@@ -56,8 +63,9 @@ static int printable(const uint8_t *data, size_t bytes)
 
 static lk_status fail_line(const char *path, uint64_t at, const char *what)
 {
-    return lk_fail(LK_EFORMAT, "%.900s, line %" PRIu64 ": %s; the file was changed after the run, "
-                               "and only the lines before this one can be trusted",
+    return lk_fail(LK_EFORMAT, "%.900s, line %" PRIu64 ": %s; the file was changed by something "
+                               "else than the run, and only the lines before this one can be "
+                               "trusted",
                    path, at + 3, what);
 }
 
@@ -121,16 +129,22 @@ static lk_status lock(int fd, const char *path)
     return errno == 0 ? LK_OK : fail_file(path, "locked");
 }
 
-/* Writes the header of a new file, and removes an incomplete last line. */
-static lk_status trim(int fd, const char *path, const char *header, size_t bytes, size_t line)
+/* Writes the header of a file that `may_be_new`, and removes an incomplete last line of `line`
+ * bytes. */
+static lk_status trim(const lki_recorded_schedule *s, const char *path, const char *header,
+                      size_t line, bool may_be_new)
 {
+    const size_t bytes = strlen(header);
+    const int    fd    = s->lock;
+
     lki_map     map;
     struct stat info;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
         return lk_fail(LK_EINVAL, "the schedule %.900s must be a regular file", path);
     LK_TRY(lki_map_open(&map, path));
     const size_t    torn   = map.bytes > bytes ? (map.bytes - bytes) % line : 0;
-    const bool      begins = map.bytes < bytes && memcmp(map.data, header, map.bytes) == 0;
+    const bool      begins = may_be_new && map.bytes < bytes &&
+                             memcmp(map.data, header, map.bytes) == 0;
     const size_t    end    = map.bytes - torn;
     lk_status       status = begins ? LK_OK
                                     : check_header(path, map.data, map.bytes, header, bytes);
@@ -145,6 +159,18 @@ static lk_status trim(int fd, const char *path, const char *header, size_t bytes
     return torn == 0 || ftruncate(fd, (off_t)end) == 0 ? LK_OK : fail_file(path, "written");
 }
 
+lk_status lki_recorded_stays(const lki_recorded_schedule *s)
+{
+    struct stat open_one, now;
+    if (fstat(s->fd, &open_one) != 0)
+        return fail_file(s->path, "examined");
+    if (stat(s->path, &now) != 0)
+        return fail_moved(s->path, false);
+    return now.st_dev == open_one.st_dev && now.st_ino == open_one.st_ino
+               ? LK_OK
+               : fail_moved(s->path, true);
+}
+
 /* The lock belongs to both descriptors, and lasts until both are closed. */
 lk_status lki_recorded_inherit(lki_recorded_schedule *s, const lki_recorded_schedule *from)
 {
@@ -152,25 +178,28 @@ lk_status lki_recorded_inherit(lki_recorded_schedule *s, const lki_recorded_sche
     return s->lock >= 0 ? LK_OK : fail_file(from->path, "locked");
 }
 
-static lk_status open_and_lock(lki_recorded_schedule *s, const lk_async *options)
+static lk_status open_and_lock(lki_recorded_schedule *s, const lk_async *options, bool goes_on)
 {
-    s->lock    = open(options->record, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const int create = goes_on ? 0 : O_CREAT;
+    if (!goes_on)
+        s->lock = open(options->record, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     s->created = s->lock >= 0;
     if (!s->created)
-        s->lock = open(options->record, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        s->lock = open(options->record, O_RDWR | create | O_CLOEXEC, 0666);
     if (s->lock < 0)
-        return fail_file(options->record, "opened");
+        return goes_on && errno == ENOENT ? fail_moved(options->record, false)
+                                          : fail_file(options->record, "opened");
     return lock(s->lock, options->record);
 }
 
 lk_status lki_recorded_prepare(lki_recorded_schedule *s, const lk_async *options,
                                const lki_recorded_run *run)
 {
-    char         header[HEADER_MOST];
-    const size_t bytes = write_header(header, options, run);
+    char header[HEADER_MOST];
+    (void)write_header(header, options, run);
     if (s->lock < 0)
-        LK_TRY(open_and_lock(s, options));
-    return trim(s->lock, options->record, header, bytes, lki_recorded_line_bytes(run->shards));
+        LK_TRY(open_and_lock(s, options, run->goes_on));
+    return trim(s, options->record, header, lki_recorded_line_bytes(run->shards), !run->goes_on);
 }
 
 lk_status lki_recorded_write(const lki_recorded_schedule *schedule, uint64_t at,
@@ -379,7 +408,8 @@ lk_status lki_recorded_open(lki_recorded_schedule *s, const lk_async *options,
     if (options->record != NULL) {
         s->fd = open(s->path, O_RDWR | O_CLOEXEC);
         if (s->fd < 0)
-            return fail_file(s->path, "opened");
+            return run->goes_on && errno == ENOENT ? fail_moved(s->path, false)
+                                                   : fail_file(s->path, "opened");
     }
     LK_TRY(lki_map_open(&map, s->path));
     lk_status status = read_file(s, map.data, map.bytes, options, run);

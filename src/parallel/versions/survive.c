@@ -112,15 +112,26 @@ static void release_versions(const lk_parallel *parallel, uint64_t applied)
     lki_free_versions(parallel, applied);
 }
 
+/* Fails if the file has fewer lines than ranks have written: a line counts once it is written. */
+static lk_status check_lines(const lki_versions *v)
+{
+    const uint64_t applied = lki_applied(v);
+    const uint64_t known   = v->arrivals == NULL
+                                 ? applied
+                                 : lki_max(applied, atomic_load(&v->arrivals->arrived));
+    if (!lki_is_live(&v->options) || v->recorded.count >= known)
+        return LK_OK;
+    return lk_fail(LK_EMISMATCH, "the schedule %.200s has %llu gradients, but %llu were written: "
+                                 "the file was changed during the run",
+                   v->recorded.path, (unsigned long long)v->recorded.count,
+                   (unsigned long long)known);
+}
+
 static lk_status repair(lk_parallel *parallel)
 {
     lki_versions  *v       = parallel->versions;
     const uint64_t applied = lki_applied(v);
-    if (lki_is_live(&v->options) && v->recorded.count < applied)
-        return lk_fail(LK_EMISMATCH, "%.900s has %llu gradients, but %llu have been applied: the "
-                                     "file was changed during the run",
-                       v->recorded.path, (unsigned long long)v->recorded.count,
-                       (unsigned long long)applied);
+    LK_TRY(check_lines(v));
     if (v->sharded.count > 0)
         LK_TRY(lki_shards_repair(parallel));
     meet(parallel);

@@ -342,8 +342,25 @@ static void explain_missed(lk_error *missed, const lk_comm *next)
                    lk_error_last()->message);
 }
 
-/* Forms communicators until one succeeds.  With `admits` the first one may include entering
- * processes; if they fail, *missed becomes the reason. */
+/* Ends the run because of an error that is no loss, so that the launcher and other ranks learn it.
+ * `next` is freed.  `cause`: the loss after which the run was to go on; NULL: there was none. */
+static lk_status cannot_go_on(lk_comm *next, const lk_error *cause)
+{
+    lk_error why = *lk_error_last();
+    if (next == NULL)
+        return why.status; /* no communicator was formed */
+    if (cause != NULL && why.status != LK_EPEER && why.status != LK_ETIMEOUT)
+        (void)lk_fail(why.status, "%.150s, and the others cannot go on: %.300s", cause->message,
+                      why.message);
+    why = *lk_error_last();
+    lk_comm_abort(next);
+    lk_comm_free(next);
+    return lki_fail_again(&why);
+}
+
+/* Forms communicators until one succeeds, or fails with an error that is no loss: *out, which the
+ * caller frees, is the last one; NULL: none was formed.  With `admits` the first one may include
+ * entering processes; if they fail, *missed becomes the reason. */
 static lk_status find_group(lki_session *s, bool admits, lk_comm **out, lk_parallel **parallel,
                             lk_parallel_standing *standing, lk_error *missed)
 {
@@ -372,8 +389,6 @@ static lk_status find_group(lki_session *s, bool admits, lk_comm **out, lk_paral
         admits = false;
     } while (status != LK_OK && lk_comm_has_lost(next));
     *out = next;
-    if (status != LK_OK)
-        lk_comm_free(next);
     return status;
 }
 
@@ -509,7 +524,8 @@ lk_status lki_go_on(lki_session *s, lki_position *at, lk_train_result *result)
     bool                 found   = lk_parallel_finding(s->parallel, &finding);
     bool                 planned = lki_membership_is(s, &why);
 
-    LK_TRY(find_group(s, planned, &next, &parallel, &standing, &missed));
+    if (find_group(s, planned, &next, &parallel, &standing, &missed) != LK_OK)
+        return cannot_go_on(next, planned ? NULL : &why);
     bool kept_out = planned && s->survival->membership.leavers == 0 && lk_comm_entered(next) == 0;
     lk_parallel_free(s->parallel);
     s->parallel = parallel;
