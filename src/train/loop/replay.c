@@ -26,7 +26,8 @@
 /* ---- Where to begin ---------------------------------------------------------------------- */
 
 /* Finds the newest checkpoint before the step.  If there is none, the run is computed from its
- * beginning, and *later becomes the first checkpoint of the directory, or nothing. */
+ * beginning, and *later becomes the newest checkpoint of the directory, which a run that goes on
+ * removes last, or nothing. */
 static lk_status find_start(lk_train_config *c, const lk_replay *r, lk_train_checkpoint *later)
 {
     uint64_t *steps = NULL;
@@ -49,7 +50,7 @@ static lk_status find_start(lk_train_config *c, const lk_replay *r, lk_train_che
     *later = (lk_train_checkpoint){ .resume_step = -1 };
     if (i == count && count > 0)
         *later = (lk_train_checkpoint){ .folder = c->checkpoint.folder, .resume = true,
-                                        .resume_step = (int64_t)steps[count - 1] };
+                                        .resume_step = (int64_t)steps[0] };
     if (i == count) /* from the beginning */
         c->checkpoint = (lk_train_checkpoint){ .resume_step = -1 };
     lki_free(steps);
