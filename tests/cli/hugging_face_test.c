@@ -129,6 +129,11 @@ static void a_folder_is_used_without_a_run(void **state)
                                      : LOCKSTEP "sample words", 2);
         assert_non_null(strstr(result.err, "no tokenizer.json lies"));
     }
+    /* the original context of scaled frequencies is that of the model unless it is given */
+    shell(&result, state, "cp -r qwen3 with; sed -i '/\"original_max/s/64/32/' with/config.json; "
+        "cp -r with without; sed -i '/\"original_max/d' without/config.json; for f in with without "
+        "qwen3; do " LOCKSTEP "eval $f --data text:text --context 32 >$f.eval; done; "
+        "diff with.eval without.eval && ! cmp -s with.eval qwen3.eval", 0);
     shell(&result, state, LOCKSTEP "eval words --data text --tokenizer kept.json --context 64", 2);
     assert_non_null(strstr(result.err, "--context is 64, but the model of 'words' has only 32"));
     shell(&result, state, LOCKSTEP "eval again --data text --context 4", 2);
