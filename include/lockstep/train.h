@@ -180,6 +180,12 @@ typedef struct {
 
     lk_bucket_hook hook; /* (optional) lk_parallel_options.hook; must not change on resume */
     void          *hook_context;
+
+    /* Called on rank 0 before the first step, when no other run can use the files of this one: the
+     * checkpoint directory, which is there, and the log.  A program may keep a record of the run
+     * there.  If ranks are lost before the first step, the function may be called again. */
+    void (*begun)(void *context);
+    void *begun_context;
 } lk_train_calls;
 
 /* The configuration of a run, including the paths of its files.  Zero or NULL selects the

@@ -52,6 +52,12 @@ bool lki_is_folder(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+bool lki_is_file(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
 /* Writes and syncs a new file.  Returns false with errno set, and leaves no part of it. */
 static bool write_new(const char *path, const char *data, size_t bytes)
 {
@@ -96,17 +102,44 @@ lk_status lki_file_replace(const char *path, const void *data, size_t bytes)
     return status;
 }
 
-int lki_file_lock(int fd)
+static int lock(int fd, int kind)
 {
     const struct timespec pause = { .tv_nsec = 50000000 };
     for (int i = 0; i < LOCK_TRIES; i++) {
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        if (flock(fd, kind | LOCK_NB) == 0)
             return 0;
         if (errno != EWOULDBLOCK && errno != EINTR)
             return errno;
         (void)nanosleep(&pause, NULL);
     }
     return EWOULDBLOCK;
+}
+
+int lki_file_lock(int fd)
+{
+    return lock(fd, LOCK_EX);
+}
+
+/* The lock is shared, so several processes can ask at the same time. */
+bool lki_file_is_locked(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bool held = lock(fd, LOCK_SH) == EWOULDBLOCK;
+    (void)close(fd);
+    return held;
+}
+
+bool lki_file_is_other(const char *path, const char *head)
+{
+    const size_t length = strlen(head);
+    lki_map      map;
+    if (!lki_is_file(path) || lki_map_open(&map, path) != LK_OK)
+        return false;
+    bool other = map.bytes > 0 && (map.bytes < length || memcmp(map.data, head, length) != 0);
+    lki_map_close(&map);
+    return other;
 }
 
 double lki_wall_seconds(void)

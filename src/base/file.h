@@ -14,6 +14,9 @@ void lki_map_close(lki_map *map);
 /* Returns true if the path is that of a directory, or of a link to one. */
 bool lki_is_folder(const char *path);
 
+/* Returns true if the path is that of a regular file, or of a link to one. */
+bool lki_is_file(const char *path);
+
 /* Replaces a file, or the one that a symbolic link names, by a draft beside it that is on disk.  So
  * a failure or a kill leaves what was there.  Returns LK_EIO, with the reason. */
 LK_NODISCARD lk_status lki_file_replace(const char *path, const void *data, size_t bytes);
@@ -22,6 +25,13 @@ LK_NODISCARD lk_status lki_file_replace(const char *path, const void *data, size
  * of a killed run may need a moment to end.  Returns 0, EWOULDBLOCK if another process holds the
  * lock, or the errno of a file system without locks. */
 LK_NODISCARD int lki_file_lock(int fd);
+
+/* Returns true if another process holds the lock of a file or directory.  Waits up to 2 seconds for
+ * it, as lki_file_lock() does.  Does not lock it. */
+bool lki_file_is_locked(const char *path);
+
+/* Returns true if a path is that of a regular file with contents that do not begin with `head`. */
+bool lki_file_is_other(const char *path, const char *head);
 
 /* Returns the monotonic clock in seconds.  For reports and timeouts only: parameters must not
  * depend on the clock. */

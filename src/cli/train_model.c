@@ -162,14 +162,26 @@ size_t lki_train_check_model(const lki_command *command, const void *target, lki
 
 /* ---- Outputs ------------------------------------------------------------------------------- */
 
-/* Explains why a path that does not exist cannot be created. */
-static bool can_create(const char *path, const char *name, lki_message *error)
+/* Returns true if two paths, of which neither is there, are the same but for "./" and "/". */
+static bool are_alike(const char *one, const char *other)
+{
+    one   += strncmp(one, "./", 2) == 0 ? 2 : 0;
+    other += strncmp(other, "./", 2) == 0 ? 2 : 0;
+    const size_t length = strlen(one);
+    return strncmp(one, other, length) == 0 && other[length + strspn(other + length, "/")] == '\0';
+}
+
+/* Explains why a path that does not exist cannot be created.  The run itself creates the directory
+ * `folder` (or NULL) of its checkpoints before the files in it. */
+static bool can_create(const char *path, const char *name, const char *folder, lki_message *error)
 {
     char        copy[4096];
     struct stat info;
     if (snprintf(copy, sizeof copy, "%s", path) >= (int)sizeof copy)
         return lki_refuse(error, "--%s: the path has %zu bytes, too many", name, strlen(path));
     const char *parent = dirname(copy);
+    if (folder != NULL && are_alike(parent, folder) && stat(parent, &info) != 0 && errno == ENOENT)
+        return true;
     if (stat(parent, &info) != 0 && errno == ENOENT)
         return lki_refuse(error, "--%s %.200s: there is no directory '%.200s'; make it first "
                                  "(mkdir -p), or correct the path", name, path, parent);
@@ -186,11 +198,12 @@ static bool can_create(const char *path, const char *name, lki_message *error)
 
 /* Returns true if a run can write the file, or files in the directory, that an option names.
  * Creates nothing. */
-static bool can_write(const char *path, const char *name, bool folder, lki_message *error)
+static bool can_write(const char *path, const char *name, bool folder, const char *checkpoints,
+                      lki_message *error)
 {
     struct stat info;
     if (stat(path, &info) != 0)
-        return errno == ENOENT ? can_create(path, name, error)
+        return errno == ENOENT ? can_create(path, name, checkpoints, error)
                                : lki_refuse(error, "--%s %.300s: %s; correct the path", name, path,
                                             strerror(errno));
     if (folder && !S_ISDIR(info.st_mode))
@@ -233,7 +246,8 @@ size_t lki_train_check_options(const lki_command *command, const void *target,
         return count;
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0] && count < most; i++)
         if (outputs[i].path != NULL &&
-            !can_write(outputs[i].path, outputs[i].name, outputs[i].folder, &plain))
+            !can_write(outputs[i].path, outputs[i].name, outputs[i].folder,
+                       i > 0 ? c->checkpoint.folder : NULL, &plain))
             lki_name_lines(&errors[count++], command, &o->file, plain.text);
     return count;
 }

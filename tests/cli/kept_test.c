@@ -45,7 +45,8 @@ static void a_resume_refuses_other_weights(void **state)
     assert_says(r.err, "(of data and weights), but the checkpoint was made with");
 }
 
-/* Names files that are not a run's as its outputs.  Expects that they keep their contents. */
+/* Names files that are not a run's as its outputs.  Expects that they keep their contents, and that
+ * the refused runs leave no file. */
 static void outputs_overwrite_no_other_file(void **state)
 {
     static const struct {
@@ -58,22 +59,32 @@ static void outputs_overwrite_no_other_file(void **state)
         { "--log other.txt", "--log other.txt is a file of another kind" },
         { "--metrics other.txt", "--metrics other.txt is a file of another kind" },
         { "--metrics /dev/null", "--metrics /dev/null is no file" },
+        { "--log object.json", "--log object.json is a file of another kind" },
+        { "--metrics script", "--metrics script is a file of another kind" },
+        { "--trace object.json", "--trace object.json is a file of another kind" },
         { "--log same --metrics same", "--log and --metrics are the same file same" },
+        { "--log same --metrics ./same", "--log and --metrics are the same file ./same" },
+        { "--trace /proc/none --checkpoint cx", "cannot write the trace '/proc/none'" },
+        { "--tensorboard events --metrics other.txt", "--metrics other.txt is a file of" },
+        { "--checkpoint cx --tensorboard /proc/none", "'/proc/none': No such file" },
         { "--log same --trace same", "--log and --trace are the same file same" },
         { "--tensorboard other.txt", "--tensorboard other.txt: is a file, not a directory" },
     };
     static command_result before, after;
-    (void)run_shell(&before, *state, "seq 200 >poem.txt; seq 9 >other.txt; ln -s poem.txt link; "
-                                     "cksum poem.txt other.txt");
+    (void)run_shell(&before, *state,
+                    "mkdir refused && cd refused && seq 200 >poem.txt && seq 9 >other.txt && "
+                    "ln -s poem.txt link && echo '{\"name\": 1}' >object.json && "
+                    "echo '#!/bin/sh' >script && cksum *");
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        char line[256];
-        (void)snprintf(line, sizeof line, "train gpt --layers 1 --heads 1 --width 8 --context 4 "
-                       "--data poem.txt --steps 1 %s", bad[i].options);
-        run_command(&after, *state, line);
+        char line[512];
+        (void)snprintf(line, sizeof line, "cd refused && " LK_TEST_COMMAND " train gpt --layers 1 "
+                       "--heads 1 --width 8 --context 4 --data poem.txt --steps 1 %s",
+                       bad[i].options);
+        (void)run_shell(&after, *state, line);
         assert_int_not_equal(after.status, 0);
         assert_says(after.err, bad[i].text);
     }
-    (void)run_shell(&after, *state, "cksum poem.txt other.txt");
+    (void)run_shell(&after, *state, "cd refused && cksum * .[!.]* 2>&1 | grep -v '\\[!'");
     assert_string_equal(after.out, before.out);
 }
 
@@ -100,6 +111,64 @@ static void the_outputs_of_another_run_are_kept(void **state)
     assert_int_equal(r.status, 0);
 }
 
+/* Resumes a run with the log, and the event files, of a run with another seed, and with a log that
+ * has another loss.  Expects that each is refused and nothing is changed. */
+static void a_resume_keeps_the_log_of_another_run(void **state)
+{
+    static command_result before, r;
+    static const char     sums[] = "cksum two.jsonl two/events* changed.jsonl one.jsonl "
+                                   "one/command.json; ls one";
+    run_command(&r, *state, MLP "--steps 4 --seed 1 --log one.jsonl --checkpoint one");
+    assert_int_equal(r.status, 0);
+    run_command(&r, *state, MLP "--steps 6 --seed 2 --log two.jsonl --tensorboard two");
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&r, *state, "sed '/\"step\": 3,/s/\"loss_bits\": \"3f/\"loss_bits\": \"40/' "
+                                "one.jsonl >changed.jsonl; ! cmp -s one.jsonl changed.jsonl");
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&before, *state, sums);
+    run_command(&r, *state, "resume one --steps 6 --log two.jsonl");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "two.jsonl has the log of another run, and would be cut and continued: "
+                       "--seed is 2 there, and 1 here; give the log of this run, or a new one");
+    run_command(&r, *state, MLP "--steps 6 --seed 1 --checkpoint one --resume --log two.jsonl");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "two.jsonl has the log of another run");
+    run_command(&r, *state, MLP "--steps 6 --seed 1 --checkpoint no --resume=auto --log two.jsonl");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "two.jsonl has the log of another run");
+    run_command(&r, *state, "resume one --steps 6 --log changed.jsonl");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "its losses up to step 4 are not those of the checkpoint");
+    run_command(&r, *state, "resume one --steps 6 --tensorboard two");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "two has the event files of another run");
+    (void)run_shell(&r, *state, sums);
+    assert_string_equal(r.out, before.out);
+}
+
+/* Keeps all files of a run in the directory of its checkpoints, which is not there before. */
+static void outputs_may_be_in_the_directory(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, MLP "--steps 2 --checkpoint in --log in/log.jsonl --metrics ./in/m "
+                                "--trace in/trace.json --tensorboard in/events");
+    if (r.status != 0)
+        fail_msg("%s", r.err);
+}
+
+/* Goes back to an earlier checkpoint.  Expects that the later ones are kept and named. */
+static void later_checkpoints_are_named(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, MLP "--steps 6 --checkpoint back --checkpoint-every 2");
+    assert_int_equal(r.status, 0);
+    run_command(&r, *state, "resume back --resume=2 --steps 3");
+    assert_int_equal(r.status, 0);
+    assert_says(r.err, "back' keeps 2 checkpoints of later steps, up to step 6; ");
+    (void)run_shell(&r, *state, "ls back | grep -c step-");
+    assert_string_equal(r.out, "3\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -107,6 +176,9 @@ int main(void)
         cmocka_unit_test(a_resume_refuses_other_weights),
         cmocka_unit_test(outputs_overwrite_no_other_file),
         cmocka_unit_test(the_outputs_of_another_run_are_kept),
+        cmocka_unit_test(a_resume_keeps_the_log_of_another_run),
+        cmocka_unit_test(outputs_may_be_in_the_directory),
+        cmocka_unit_test(later_checkpoints_are_named),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

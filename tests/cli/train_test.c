@@ -422,6 +422,7 @@ static void runs_with_lossy_messages_are_labelled(void **state)
             (void)run_shell(&r, *state, "grep -vc '\"label\": \"invariant\"}' i.log");
             assert_string_equal(r.out, "0\n");
         }
+    (void)run_shell(&r, *state, "rm i.log"); /* of another run */
     run_command(&r, *state, MLP "--steps 4 --checkpoint i1 --resume --log i.log");
     assert_int_equal(r.status, 0);
     assert_says(r.err, "note: this run is invariant: it continues from steps that are invariant");

@@ -145,13 +145,54 @@ static void a_log_in_use_is_refused_and_keeps_its_lines(void **state)
     assert_int_equal(r.status, 0);
 }
 
+/* Holds the lock of each file that only one run may write, as such a run does.  Expects that a run
+ * which would write it is refused before it makes a directory, and that a resumed one changes
+ * neither its record nor its log. */
+static void a_run_that_waits_for_a_file_changes_nothing(void **state)
+{
+    static const struct {
+        const char *held, *options, *text;
+    } all[] = {
+        { "one.jsonl", "--log one.jsonl", "this run has been started already: a process (pid " },
+        { "one.prom", "--metrics one.prom", "another run is writing the --metrics 'one.prom'" },
+        { "one.events", "--tensorboard one.events",
+          "another run is writing event files to --tensorboard 'one.events'" },
+    };
+    static command_result before, r;
+    char                  line[512];
+    static const char     sums[] = "cksum one/command.json one.jsonl one.prom; ls one other";
+    run_command(&r, *state, MLP "--steps 2 --log one.jsonl --metrics one.prom --tensorboard "
+                                "one.events --checkpoint one");
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&before, *state, sums);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        (void)snprintf(line, sizeof line, "%s/%s", (const char *)*state, all[i].held);
+        int fd = open(line, O_RDONLY | O_CLOEXEC);
+        assert_int_equal(flock(fd, LOCK_EX), 0);
+        (void)snprintf(line, sizeof line, MLP "--steps 4 --checkpoint other %s", all[i].options);
+        run_command(&r, *state, line);
+        assert_int_equal(r.status, 1);
+        assert_says(r.err, all[i].text);
+        run_command(&r, *state, "resume one --steps 4 --workers 2");
+        assert_int_equal(r.status, 1);
+        assert_says(r.err, i == 0 ? "this run has been started already" : "another run is writing");
+        assert_int_equal(close(fd), 0);
+    }
+    (void)run_shell(&r, *state, sums);
+    assert_string_equal(r.out, before.out);
+    run_command(&r, *state, "resume one --steps 4 --workers 2");
+    if (r.status != 0)
+        fail_msg("%s", r.err);
+}
+
 /* Starts two runs with the same log at once.  One is refused, and the log is that of the other. */
 static void only_one_simultaneous_run_gets_the_log(void **state)
 {
     static command_result r;
     (void)run_shell(&r, *state,
                     "for i in 1 2; do (" LK_TEST_COMMAND " " MLP "--steps 9 --seed $i "
-                    "--log at-once --quiet --workers 1 >out$i 2>err$i; echo $? >end$i) & done; "
+                    "--log at-once --quiet --workers 1 >out$i 2>err$i; "
+                    "echo $? >end$i) & done; "
                     "wait; "
                     "cat end1 end2 | sort | tr -d '\\n'; cat err1 err2");
     assert_true(strncmp(r.out, "01", 2) == 0 || strncmp(r.out, "02", 2) == 0);
@@ -168,6 +209,7 @@ int main(void)
         cmocka_unit_test_setup(a_lock_left_by_a_crash_is_free, begin_afresh),
         cmocka_unit_test_setup(only_one_simultaneous_run_gets_the_lock, begin_afresh),
         cmocka_unit_test(a_log_in_use_is_refused_and_keeps_its_lines),
+        cmocka_unit_test(a_run_that_waits_for_a_file_changes_nothing),
         cmocka_unit_test(only_one_simultaneous_run_gets_the_log),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

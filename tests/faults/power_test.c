@@ -37,8 +37,10 @@ int __wrap_fsync(int fd);
 int __wrap_fsync(int fd)
 {
     struct stat synced, log, here;
-    if (fstat(fd, &synced) != 0 || stat("logs/log", &log) != 0 || stat("logs", &here) != 0)
+    if (fstat(fd, &synced) != 0 || stat("logs", &here) != 0)
         return -1;
+    if (stat("logs/log", &log) != 0)
+        return 0; /* the run has not made it yet */
     if (synced.st_ino == log.st_ino)
         disk.log_safe = log.st_size;
     disk.name_safe |= synced.st_ino == here.st_ino;

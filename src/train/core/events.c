@@ -11,6 +11,7 @@
 #include "train/core/events.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,6 +25,7 @@ enum { TEXT_BYTES = 24576, RECORD_BYTES = TEXT_BYTES + 256 };
 
 struct lki_events {
     FILE *file;
+    int   lock;  /* of the directory; -1: none */
     bool  begun; /* the file says where it begins */
     char  path[1024];
     unsigned char record[RECORD_BYTES];
@@ -170,38 +172,59 @@ static lk_status say_start(lki_events *events, uint64_t step)
     return write_event(events, &m, step);
 }
 
-lk_status lki_events_open(lki_events **out, const char *directory)
+void lki_events_free(lki_events *events)
+{
+    if (events == NULL)
+        return;
+    if (events->file != NULL)
+        (void)fclose(events->file);
+    if (events->lock >= 0)
+        (void)close(events->lock);
+    lki_free(events);
+}
+
+/* Locks the directory.  Another run may have the lock only if this one takes over from another
+ * rank, whose process may not have ended. */
+static lk_status lock(lki_events *events, const char *directory, bool alone)
+{
+    events->lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (events->lock < 0 || lki_file_lock(events->lock) != EWOULDBLOCK || !alone)
+        return LK_OK;
+    return lk_fail(LK_EIO, "another run is writing event files to `tensorboard` '%s': give each "
+                           "run its own directory", directory);
+}
+
+/* Opens a new file.  Readers take files in the order of their names. */
+static lk_status open_file(lki_events *events, const char *directory)
+{
+    char host[65] = "host";
+    (void)gethostname(host, sizeof host - 1);
+    (void)snprintf(events->path, sizeof events->path, "%.800s/events.out.tfevents.%017.6f.%s.%d",
+                   directory, lki_wall_seconds(), host, (int)getpid());
+    events->file = fopen(events->path, "we");
+    return events->file != NULL ? LK_OK
+                                : lk_fail(LK_EIO, "cannot write the event file '%s': %s",
+                                          events->path, strerror(errno));
+}
+
+lk_status lki_events_open(lki_events **out, const char *directory, bool alone)
 {
     lki_events *events = NULL;
-    double      now    = lki_wall_seconds();
-    char        host[65] = "host";
     if (mkdir(directory, 0777) != 0 && errno != EEXIST)
         return lk_fail(LK_EIO, "cannot make the directory `tensorboard` '%s': %s", directory,
                        strerror(errno));
-    (void)gethostname(host, sizeof host - 1);
     LK_TRY(LKI_NEW(&events, 1, "event file"));
-    /* readers take files in the order of their names */
-    (void)snprintf(events->path, sizeof events->path, "%.800s/events.out.tfevents.%017.6f.%s.%d",
-                   directory, now, host, (int)getpid());
-    events->file = fopen(events->path, "we");
-    if (events->file == NULL) {
-        lk_status status = lk_fail(LK_EIO, "cannot write the event file '%s': %s", events->path,
-                                   strerror(errno));
-        lki_free(events);
+    lk_status status = lock(events, directory, alone);
+    if (status == LK_OK)
+        status = open_file(events, directory);
+    if (status != LK_OK) {
+        lki_events_free(events);
         return status;
     }
     *out = events;
     message m = begin(events);
     put_string(&m, 3, "brain.Event:2");
     return write_event(events, &m, 0);
-}
-
-void lki_events_free(lki_events *events)
-{
-    if (events == NULL)
-        return;
-    (void)fclose(events->file);
-    lki_free(events);
 }
 
 lk_status lki_events_step(lki_events *events, const lki_step_record *r)

@@ -257,17 +257,6 @@ static void name_value(const char *key, const json_t *value, char text[256])
     free(dump);
 }
 
-static lk_status refuse(const char *key, const json_t *value, const json_t *other)
-{
-    char name[64], was[256], now[256];
-    name_value(key, other, was);
-    name_value(key, value, now);
-    return lk_fail(LK_EINVAL,
-                   "%s is %s, but the checkpoint was made with %s; resume with the same value, or "
-                   "start a new run in another directory",
-                   known_as(key, name), now, was);
-}
-
 /* Returns true if the groups of a run change its bits: they exchange or keep something, or do not
  * wait for each other. */
 static bool groups_matter(const json_t *config)
@@ -290,25 +279,53 @@ static bool is_moot(const char *key, const json_t *stored, const json_t *mine)
            (!groups_matter(mine) || (!lki_value_is_unset(here) && !json_equal(there, here)));
 }
 
-lk_status lki_config_compare(const json_t *stored, const json_t *mine)
+/* Returns true if two values are equal, as far as a log has their digits if `rounded`. */
+static bool are_equal(const json_t *one, const json_t *other, bool rounded)
 {
-    lk_status   status = LK_OK;
+    const size_t digits = JSON_ENCODE_ANY | JSON_SORT_KEYS | JSON_REAL_PRECISION(LKI_LOG_DIGITS);
+    if (!rounded)
+        return json_equal(one, other);
+    char *a = json_dumps(one, digits), *b = json_dumps(other, digits);
+    bool  same = a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+    free(a);
+    free(b);
+    return same;
+}
+
+bool lki_config_difference(const json_t *stored, const json_t *mine, bool rounded,
+                           lki_config_odd *out)
+{
+    bool        found = false;
     const char *key;
     json_t     *value;
 
     json_object_foreach((json_t *)(uintptr_t)mine, key, value)
     {
         const lki_field *field = lki_field_find(key);
-        if (field != NULL && lki_field_is_free(field, json_object_get(stored, key) != NULL))
-            continue;
-        if (is_moot(key, stored, mine))
+        if (found || is_moot(key, stored, mine) ||
+            (field != NULL && lki_field_is_free(field, json_object_get(stored, key) != NULL)))
             continue;
         json_t *other = recorded(stored, key);
-        if (status == LK_OK && !json_equal(other, value))
-            status = refuse(key, value, other);
+        found         = !are_equal(other, value, rounded);
+        if (found) {
+            name_value(key, other, out->stored);
+            name_value(key, value, out->mine);
+            out->name = known_as(key, out->text);
+        }
         json_decref(other);
     }
-    return status;
+    return found;
+}
+
+lk_status lki_config_compare(const json_t *stored, const json_t *mine)
+{
+    lki_config_odd odd;
+    if (!lki_config_difference(stored, mine, false, &odd))
+        return LK_OK;
+    return lk_fail(LK_EINVAL,
+                   "%s is %s, but the checkpoint was made with %s; resume with the same value, or "
+                   "start a new run in another directory",
+                   odd.name, odd.mine, odd.stored);
 }
 
 static bool is_stream(const lk_train_config *config)

@@ -31,6 +31,17 @@ void lki_inherit_label(lki_session *session, lk_label label);
 /* Returns all options that define the result, by key.  New reference; NULL if out of memory. */
 json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *data);
 
+/* An option that differs, by its name in messages, and its two values. */
+typedef struct {
+    const char *name;
+    char        text[64], mine[256], stored[256];
+} lki_config_odd;
+
+/* Finds the first option of `mine` that differs from `stored`, unless it may change.  `rounded`:
+ * `stored` is that of a log, whose numbers have fewer digits.  Returns false if there is none. */
+bool lki_config_difference(const json_t *stored, const json_t *mine, bool rounded,
+                           lki_config_odd *out);
+
 /* Fails with LK_EINVAL if the options `mine` differ from the options `stored` in the checkpoint.
  * The message names the first differing option. */
 LK_NODISCARD lk_status lki_config_compare(const json_t *stored, const json_t *mine);

@@ -73,28 +73,6 @@ static lk_status find_prefix(const char *path, uint64_t start, size_t *bytes)
     return LK_OK;
 }
 
-static bool is_file(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
-}
-
-lk_status lki_journal_check_unused(const lk_train_config *config)
-{
-    static const char mark[] = "\"loss_bits\": "; /* of a step */
-    lki_map           map;
-    if (config->log == NULL || config->checkpoint.resume || !is_file(config->log) ||
-        lki_map_open(&map, config->log) != LK_OK)
-        return LK_OK;
-    bool used = map.bytes > 0 && memmem(map.data, map.bytes, mark, strlen(mark)) != NULL;
-    lki_map_close(&map);
-    return used ? lk_fail(LK_EINVAL,
-                          "`log` %s has the log of another run, and would be overwritten: give "
-                          "another one, or remove it; `resume`=auto goes on with a run that was "
-                          "interrupted", config->log)
-                : LK_OK;
-}
-
 /* Opens the log, and locks it if it is a regular file.  Sets `is_free` to false if another process
  * has locked it. */
 static lk_status log_open(lki_journal *journal, const char *path, bool *is_free)
@@ -105,7 +83,7 @@ static lk_status log_open(lki_journal *journal, const char *path, bool *is_free)
     if (journal->log == NULL)
         return lk_fail(LK_EIO, "cannot write the log '%s': %s", path, strerror(errno));
     (void)setvbuf(journal->log, NULL, _IOLBF, 1 << 14);
-    if (is_file(path))
+    if (lki_is_file(path))
         *is_free = lki_file_lock(fileno(journal->log)) != EWOULDBLOCK;
     if (lstat(path, &info) != 0 || !S_ISREG(info.st_mode)) /* a pipe, a device or a symbolic link */
         return LK_OK;
@@ -183,36 +161,63 @@ static const char *label_field(const lki_journal *journal)
     }
 }
 
-lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end)
+/* Opens the other files that get the values of steps.  `alone`: fails if another run has them. */
+static lk_status open_others(lki_journal *journal, bool alone)
+{
+    const char *events = journal->config->outputs.tensorboard;
+    if (events != NULL)
+        LK_TRY(lki_events_open(&journal->events, events, alone));
+    return alone ? lki_metrics_begin(&journal->metrics) : LK_OK;
+}
+
+/* Says that a resumed run continues without the log of its first steps. */
+static void tell_gap(lki_journal *journal, const char *path, uint64_t start)
+{
+    const uint64_t first = lki_log_first_step(path);
+    if (start > 0 && first != 1)
+        lki_journal_note(journal, "note: the log '%s' lacks steps 1 to %llu of this run: `lockstep "
+                         "verify` and `lockstep attest` read one log; to have all steps in one, "
+                         "resume with the log that the run had", path,
+                         (unsigned long long)(first > 1 ? first - 1 : start));
+}
+
+/* Opens the log and locks it.  Finds out how many bytes of it the run keeps. */
+static lk_status begin_log(lki_journal *journal, const lki_log_run *run, size_t *bytes)
+{
+    const char *path = run->config->log;
+    bool        is_free;
+    LK_TRY(log_open(journal, path, &is_free));
+    if (!is_free)
+        return lki_log_in_use(run);
+    LK_TRY(lki_log_check_steps(run)); /* another run may have begun at the same moment */
+    return run->start > 0 && lki_is_file(path) ? find_prefix(path, run->start, bytes) : LK_OK;
+}
+
+/* The log is cut last, so a run that is refused leaves it as it is. */
+lk_status lki_journal_begin(lki_journal *journal, const lki_log_run *run, uint64_t end)
 {
     size_t bytes = 0;
-    bool   is_free;
     if (journal == NULL)
         return LK_OK;
     const char *path = journal->config->log;
-    lki_display_begin(&journal->display, start, end);
-    if (journal->config->outputs.tensorboard != NULL)
-        LK_TRY(lki_events_open(&journal->events, journal->config->outputs.tensorboard));
-    if (path == NULL)
+    lki_display_begin(&journal->display, run->start, end);
+    if (path != NULL)
+        LK_TRY(begin_log(journal, run, &bytes));
+    LK_TRY(open_others(journal, true));
+    if (path == NULL || !lki_is_file(path))
         return LK_OK;
-    LK_TRY(log_open(journal, path, &is_free));
-    if (!is_free)
-        return lk_fail(LK_EINVAL, "another run is writing the `log` '%s': give each run its own "
-                                  "file", path);
-    if (!is_file(path))
-        return LK_OK;
-    LK_TRY(lki_journal_check_unused(journal->config)); /* by a run that began at the same moment */
-    if (start > 0)
-        LK_TRY(find_prefix(path, start, &bytes));
-    return cut(path, bytes);
+    LK_TRY(cut(path, bytes));
+    tell_gap(journal, path, run->start);
+    return LK_OK;
 }
 
 lk_status lki_journal_find(const lki_journal *journal, uint64_t step, uint64_t *bytes)
 {
     const char *path  = journal->config->log;
     size_t      found = 0;
-    lk_status   status = path == NULL || !is_file(path) ? LK_OK : find_prefix(path, step, &found);
-
+    lk_status   status = LK_OK;
+    if (path != NULL && lki_is_file(path))
+        status = find_prefix(path, step, &found);
     *bytes = found;
     return status;
 }
@@ -223,13 +228,12 @@ lk_status lki_journal_take_over(lki_journal *journal, uint64_t done, uint64_t en
     bool        is_free;
     /* the last step may still have to be logged */
     lki_display_begin(&journal->display, done > 0 ? done - 1 : 0, end);
-    if (journal->config->outputs.tensorboard != NULL)
-        LK_TRY(lki_events_open(&journal->events, journal->config->outputs.tensorboard));
+    LK_TRY(open_others(journal, false));
     if (path == NULL)
         return LK_OK;
     /* a disconnected host may still hold the lock, until its rank 0 ends */
     LK_TRY(log_open(journal, path, &is_free));
-    return is_file(path) ? cut(path, (size_t)bytes) : LK_OK;
+    return lki_is_file(path) ? cut(path, (size_t)bytes) : LK_OK;
 }
 
 uint64_t lki_journal_bytes(const lki_journal *journal)
@@ -249,6 +253,7 @@ void lki_journal_free(lki_journal *journal)
     if (journal->log != NULL)
         (void)fclose(journal->log);
     lki_events_free(journal->events);
+    lki_metrics_close(&journal->metrics);
     lki_free(journal);
 }
 
@@ -452,7 +457,7 @@ lk_status lki_journal_evaluation(lki_journal *journal, uint64_t step, const lki_
 
 lk_status lki_journal_event(lki_journal *journal, json_t *line)
 {
-    char *text = json_dumps(line, JSON_REAL_PRECISION(9));
+    char *text = json_dumps(line, JSON_REAL_PRECISION(LKI_LOG_DIGITS));
     json_decref(line);
     if (text == NULL)
         return lk_fail(LK_ENOMEM, "a line of the log");

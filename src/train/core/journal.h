@@ -5,7 +5,10 @@
 #include <jansson.h>
 
 #include "base/status.h"
+#include "train/core/log_check.h"
 #include "train/core/step_record.h"
+
+enum { LKI_LOG_DIGITS = 9 }; /* of numbers in lines other than those of steps */
 
 /* The results of an evaluation; NaN: not computed. */
 typedef struct {
@@ -24,12 +27,11 @@ void lki_journal_waits(lki_journal *journal, const char *who);
 /* Sets the label of all following log lines. */
 void lki_journal_label(lki_journal *journal, lk_label label);
 
-/* Fails with LK_EINVAL if a new run would replace the log of a run that made a step. */
-LK_NODISCARD lk_status lki_journal_check_unused(const lk_train_config *config);
-
-/* Opens the log for steps `start` + 1 to `end`.  Truncates an existing log after step `start`.
- * Fails if another run is writing it, or has written it since lki_journal_check_unused(). */
-LK_NODISCARD lk_status lki_journal_begin(lki_journal *journal, uint64_t start, uint64_t end);
+/* Opens the log and the other files of a run for its steps up to `end`.  Truncates an existing log
+ * after step run->start.  Fails if another run is writing one of the files, or if the log is not
+ * that of the run (lki_log_check_steps()). */
+LK_NODISCARD lk_status lki_journal_begin(lki_journal *journal, const lki_log_run *run,
+                                         uint64_t end);
 
 /* Opens the log on a new rank 0, after `done` steps.  Truncates it to its first `bytes` bytes. */
 LK_NODISCARD lk_status lki_journal_take_over(lki_journal *journal, uint64_t done, uint64_t end,

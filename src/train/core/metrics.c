@@ -6,9 +6,12 @@
 #include "train/core/metrics.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -17,7 +20,50 @@
 
 void lki_metrics_open(lki_metrics *metrics, const char *path)
 {
-    *metrics = (lki_metrics){ .path = path };
+    *metrics = (lki_metrics){ .path = path, .lock = -1 };
+}
+
+/* Opens the file, which is made if it is not there. */
+static int open_file(lki_metrics *m)
+{
+    int fd = open(m->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    m->made = fd >= 0;
+    return fd >= 0 || errno != EEXIST ? fd : open(m->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+}
+
+/* Returns true if a path still names the open file, which another run may have replaced. */
+static bool is_current(int fd, const char *path)
+{
+    struct stat mine, there;
+    return fstat(fd, &mine) == 0 && stat(path, &there) == 0 && mine.st_ino == there.st_ino &&
+           mine.st_dev == there.st_dev;
+}
+
+lk_status lki_metrics_begin(lki_metrics *m)
+{
+    while (m->path != NULL) {
+        int fd = open_file(m);
+        if (fd < 0)
+            return lk_fail(LK_EIO, "cannot write the metrics '%s': %s", m->path, strerror(errno));
+        bool is_free = lki_file_lock(fd) != EWOULDBLOCK, current = is_current(fd, m->path);
+        if (is_free && current) {
+            m->lock = fd;
+            break;
+        }
+        (void)close(fd);
+        if (!is_free)
+            return lk_fail(LK_EIO, "another run is writing the `metrics` '%s': give each run its "
+                                   "own file", m->path);
+    }
+    return LK_OK;
+}
+
+/* Keeps the lock of the newest file, or none. */
+static void keep_lock(lki_metrics *m, int fd)
+{
+    if (m->lock >= 0)
+        (void)close(m->lock);
+    m->lock = fd;
 }
 
 /* Writes a gauge.  The formats have their own spelling of values that are not finite. */
@@ -72,10 +118,27 @@ static void write_all(FILE *file, const lki_metrics *m, const lki_metrics_values
     fprintf(file, "# EOF\n");
 }
 
+void lki_metrics_close(lki_metrics *m)
+{
+    if (m->made && m->lock >= 0 && m->written == 0 && is_current(m->lock, m->path))
+        (void)unlink(m->path);
+    keep_lock(m, -1);
+}
+
+/* Locks the draft, which is to replace the file.  Returns a descriptor that keeps the lock. */
+static int lock_draft(FILE *draft)
+{
+    int fd = fcntl(fileno(draft), F_DUPFD_CLOEXEC, 0);
+    if (fd >= 0)
+        (void)flock(fd, LOCK_EX | LOCK_NB);
+    return fd;
+}
+
 lk_status lki_metrics_write(lki_metrics *m, lki_metrics_values values)
 {
     char   draft[4096];
-    double now = lki_seconds();
+    double now  = lki_seconds();
+    int    lock = -1;
     if (m->path == NULL || values.step->step == 0 ||
         (!values.done && m->written > 0 && now - m->written < EVERY_SECONDS))
         return LK_OK;
@@ -85,14 +148,19 @@ lk_status lki_metrics_write(lki_metrics *m, lki_metrics_values values)
     FILE *file = fopen(draft, "we");
     bool  good = file != NULL;
     if (good) {
+        lock = lock_draft(file);
         write_all(file, m, &values);
         good = ferror(file) == 0;
         good = fclose(file) == 0 && good;
     }
-    if (good && rename(draft, m->path) == 0)
+    if (good && rename(draft, m->path) == 0) {
+        keep_lock(m, lock);
         return LK_OK;
+    }
     lk_status status = lk_fail(LK_EIO, "cannot write the metrics '%s': %s", m->path,
                                strerror(errno));
     (void)unlink(draft);
+    if (lock >= 0)
+        (void)close(lock);
     return status;
 }

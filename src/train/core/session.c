@@ -1,6 +1,8 @@
 /* session.c -- an empty session, and small functions that all folders of the room use. */
 #include "train/core/session.h"
 
+#include <string.h>
+
 #include "base/memory.h"
 #include "lockstep/checkpoint.h"
 
@@ -18,6 +20,17 @@ lki_session lki_session_of(const lk_train_config *config, lk_comm *given, lk_com
                           .joint       = 1,
                           .micro_count = config->global_batch / config->virtual_workers /
                                          config->micro_batch };
+}
+
+lki_log_run lki_log_run_of(const lki_session *session)
+{
+    const lki_run_progress *p   = &session->progress;
+    lki_log_run             run = { .config = session->config,
+                                    .data   = lk_dataset_describe(session->dataset),
+                                    .start  = p->start };
+    if (p->chained == p->start) /* else the chain has the loss of the first step */
+        memcpy(run.chain, p->loss_chain, sizeof run.chain);
+    return run;
 }
 
 void lki_let_rank_0_work(lki_session *session, bool work)

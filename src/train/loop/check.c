@@ -172,10 +172,11 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
                                   "the last checkpoint of a run has nothing to be written beside");
     if (c->files_elsewhere)
         return LK_OK;
+    lki_log_run run = { .config = c, .data = data };
     LK_TRY(lki_outputs_check(c));
     LK_TRY(lki_checkpoint_check(c));
-    LK_TRY(lki_outputs_check_unused(c));
-    return lki_resume_check(c, data);
+    LK_TRY(lki_resume_check(&run));
+    return lki_outputs_check_unused(&run);
 }
 
 /* Checks the initial weights, of which a run that continues from a checkpoint reads only a base. */

@@ -15,9 +15,9 @@ lk_status              lki_session_close(lki_session *session);
  * overwrite a file that the run reads, a file of another kind, or each other. */
 LK_NODISCARD lk_status lki_outputs_check(const lk_train_config *config);
 
-/* Fails if a run that is not resumed would replace the log of another run, or add to its event
- * files.  Those of a run that made no step may be replaced. */
-LK_NODISCARD lk_status lki_outputs_check_unused(const lk_train_config *config);
+/* Fails if the run would replace or cut the log of another run, or add to its event files.  Those
+ * of a run that made no step may be replaced.  Also fails while another process writes the log. */
+LK_NODISCARD lk_status lki_outputs_check_unused(const lki_log_run *run);
 
 /* ---- Memory (memory.c) ------------------------------------------------------------------- */
 

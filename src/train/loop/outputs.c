@@ -1,41 +1,105 @@
 /* outputs.c -- checks the files that a run writes, before it starts: they can be written, and no
- * file and no other run's log is lost by that. */
+ * file and no other run's log is lost by that.  The checks leave no file behind. */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "train/loop/loop.h"
+#include "train/observe/observe.h"
 
-/* A file that a run writes.  `first` is the first character of such a file; 0: it is a trace, which
- * is written by all ranks at the end. */
+/* A file that a run writes, and how each file of its kind begins. */
 typedef struct {
-    const char *option, *path;
-    char        first;
+    const char *option, *path, *head;
 } output;
 
-/* Creates a file that does not exist.  Does not open a pipe or a device: a pipe's reader would see
- * the end of the log when this process closes it. */
-static bool can_write(const char *path)
+/* Splits a path into its directory and its last part.  Returns the last part. */
+static const char *split(const char *path, char directory[PATH_MAX])
 {
-    struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode))
-        return access(path, W_OK) == 0;
-    FILE *file = fopen(path, "ae");
-    return file != NULL && fclose(file) == 0;
+    const char *slash = strrchr(path, '/');
+    (void)snprintf(directory, PATH_MAX, "%s", path);
+    return slash != NULL ? slash + 1 : path;
 }
 
-/* Returns true if two paths name the same regular file. */
-static bool are_same(const char *one, const char *other)
+static bool are_one(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* Returns true if two paths name the same file or directory, which need not be there yet. */
+static bool are_same_place(const char *one, const char *other)
 {
     struct stat first, second;
-    return one != NULL && other != NULL && stat(one, &first) == 0 && stat(other, &second) == 0 &&
-           S_ISREG(first.st_mode) && first.st_dev == second.st_dev &&
-           first.st_ino == second.st_ino;
+    char        here[PATH_MAX], there[PATH_MAX];
+    const bool  exists = stat(one, &first) == 0;
+    if (exists != (stat(other, &second) == 0))
+        return false;
+    if (exists)
+        return are_one(&first, &second);
+    const char *name = split(one, here);
+    return strcmp(name, split(other, there)) == 0 && stat(dirname(here), &first) == 0 &&
+           stat(dirname(there), &second) == 0 && are_one(&first, &second);
+}
+
+/* Returns true if two paths name the same file.  A pipe or a device may have several outputs. */
+static bool are_same(const char *one, const char *other)
+{
+    struct stat info;
+    return one != NULL && other != NULL && are_same_place(one, other) &&
+           (stat(one, &info) != 0 || S_ISREG(info.st_mode));
+}
+
+/* Returns 0 if files can be made in a directory, or the errno.  Makes a file under a name of its
+ * own and removes it, since permissions do not tell: no file can be made in /proc. */
+static int try_directory(const char *directory)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%.4000s/.lockstep-XXXXXX", directory) >= PATH_MAX)
+        return ENAMETOOLONG;
+    int fd = mkostemp(path, O_CLOEXEC);
+    if (fd < 0)
+        return errno;
+    (void)close(fd);
+    (void)unlink(path);
+    return 0;
+}
+
+/* Returns 0 if a file or directory that is not there can be made, or the errno.  Its directory may
+ * be the one of the checkpoints, which the run makes. */
+static int try_to_make(const lk_train_config *c, const char *path)
+{
+    char        copy[PATH_MAX];
+    struct stat info;
+    (void)split(path, copy);
+    const char *directory = dirname(copy);
+    if (stat(directory, &info) != 0 && errno == ENOENT && c->checkpoint.folder != NULL &&
+        are_same_place(directory, c->checkpoint.folder))
+        return 0;
+    return try_directory(directory);
+}
+
+/* Returns 0 if a file can be written, or the errno.  Does not make it, because the run may still be
+ * refused, and does not open a pipe or a device: a pipe's reader would see the end of the log when
+ * this process closes it. */
+static int try_file(const lk_train_config *c, const char *path)
+{
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return errno == ENOENT ? try_to_make(c, path) : errno;
+    if (!S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode))
+        return access(path, W_OK) == 0 ? 0 : errno;
+    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (fd < 0)
+        return errno;
+    (void)close(fd);
+    return 0;
 }
 
 /* Returns true if `path` is one of the files of a data source: KIND:FILE,FILE?PARAMETERS. */
@@ -65,31 +129,19 @@ static bool is_read(const lk_train_config *c, const char *path)
     return c->data.source != NULL && is_data(path, c->data.source);
 }
 
-/* Returns true if a file has contents that a run does not write. */
-static bool is_another_file(const output *out)
-{
-    struct stat info;
-    if (out->first == '\0' || stat(out->path, &info) != 0 || !S_ISREG(info.st_mode))
-        return false;
-    FILE *file  = fopen(out->path, "re");
-    int   first = file != NULL ? getc(file) : EOF;
-    if (file != NULL)
-        (void)fclose(file);
-    return first != EOF && first != out->first;
-}
-
 static lk_status check_output(const lk_train_config *c, const output *out)
 {
     if (strcmp(out->path, "-") == 0)
         return lk_fail(LK_EINVAL, "`%s` - names no file; write /dev/stdout, or ./- if it does",
                        out->option);
-    if (out->first != '\0' && !can_write(out->path))
+    int why = try_file(c, out->path);
+    if (why != 0)
         return lk_fail(LK_EIO, "cannot write the %s '%s': %s; give another `%s`", out->option,
-                       out->path, strerror(errno), out->option);
+                       out->path, strerror(why), out->option);
     if (is_read(c, out->path))
         return lk_fail(LK_EINVAL, "`%s` %s is a file that the run reads, and would be overwritten: "
                                   "give another one", out->option, out->path);
-    if (is_another_file(out))
+    if (lki_file_is_other(out->path, out->head))
         return lk_fail(LK_EINVAL, "`%s` %s is a file of another kind, and would be overwritten: "
                                   "give another one, or remove it", out->option, out->path);
     return LK_OK;
@@ -101,20 +153,26 @@ static lk_status check_metrics(const char *path)
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
         return lk_fail(LK_EINVAL, "`metrics` %s is no file: it is replaced every second, so it "
                                   "can be no pipe, device or directory", path);
-    return LK_OK;
+    return lki_file_is_locked(path)
+               ? lk_fail(LK_EIO, "another run is writing the `metrics` '%s': give each run its own "
+                                 "file", path)
+               : LK_OK;
 }
 
-static lk_status check_tensorboard(const char *path)
+static lk_status check_tensorboard(const lk_train_config *c)
 {
+    const char *path = c->outputs.tensorboard;
     struct stat info;
-    int         why = mkdir(path, 0777) == 0 || errno == EEXIST ? 0 : errno;
-    if (why == 0 && stat(path, &info) == 0 && !S_ISDIR(info.st_mode))
-        why = ENOTDIR;
-    if (why == 0 && access(path, W_OK | X_OK) != 0)
-        why = errno;
-    return why == 0 ? LK_OK
-                    : lk_fail(LK_EIO, "cannot write event files to `tensorboard` '%s': %s; give "
-                                      "another directory", path, strerror(why));
+    const bool  there = stat(path, &info) == 0;
+    int why = there && !S_ISDIR(info.st_mode) ? ENOTDIR
+              : there ? try_directory(path) : errno == ENOENT ? try_to_make(c, path) : errno;
+    if (why != 0)
+        return lk_fail(LK_EIO, "cannot write event files to `tensorboard` '%s': %s; give another "
+                               "directory", path, strerror(why));
+    return lki_file_is_locked(path)
+               ? lk_fail(LK_EIO, "another run is writing event files to `tensorboard` '%s': give "
+                                 "each run its own directory", path)
+               : LK_OK;
 }
 
 static lk_status share_file(const char *one, const char *other, const char *path)
@@ -125,9 +183,9 @@ static lk_status share_file(const char *one, const char *other, const char *path
 
 lk_status lki_outputs_check(const lk_train_config *c)
 {
-    const output outputs[] = { { "log", c->log, '{' },
-                               { "metrics", c->outputs.metrics, '#' },
-                               { "trace", c->trace, '\0' } };
+    const output outputs[] = { { "log", c->log, "{\"step\":" },
+                               { "metrics", c->outputs.metrics, "# HELP lockstep_" },
+                               { "trace", c->trace, LKI_TRACE_OPENING } };
     const char  *record    = c->exchange.async.record; /* checks its own contents */
     const size_t count     = sizeof outputs / sizeof outputs[0];
     if (c->outputs.metrics != NULL)
@@ -142,25 +200,14 @@ lk_status lki_outputs_check(const lk_train_config *c)
             if (are_same(outputs[i].path, outputs[k].path))
                 return share_file(outputs[k].option, outputs[i].option, outputs[i].path);
     }
-    return c->outputs.tensorboard != NULL ? check_tensorboard(c->outputs.tensorboard) : LK_OK;
+    return c->outputs.tensorboard != NULL ? check_tensorboard(c) : LK_OK;
 }
 
-/* Returns true if a file contains a text. */
-static bool contains(const char *path, const char *text)
+/* Fails if a run would share its event files' directory with another run that made a step.
+ * TensorBoard would then leave out steps of that run. */
+static lk_status check_events(const lki_log_run *run)
 {
-    lki_map map;
-    if (lki_map_open(&map, path) != LK_OK)
-        return false;
-    bool found = map.bytes > 0 && memmem(map.data, map.bytes, text, strlen(text)) != NULL;
-    lki_map_close(&map);
-    return found;
-}
-
-/* Fails if a new run would share its event files' directory with a run that made a step, whose
- * steps TensorBoard would then leave out. */
-static lk_status check_events(const lk_train_config *c)
-{
-    const char    *folder = c->outputs.tensorboard;
+    const char    *folder = run->config->outputs.tensorboard;
     DIR           *list   = opendir(folder);
     bool           used   = false;
     struct dirent *entry;
@@ -168,7 +215,7 @@ static lk_status check_events(const lk_train_config *c)
         char path[PATH_MAX];
         used = strncmp(entry->d_name, "events.out.tfevents.", 20) == 0 &&
                snprintf(path, sizeof path, "%s/%s", folder, entry->d_name) < PATH_MAX &&
-               contains(path, "train/loss");
+               lki_events_are_others(run, path);
     }
     if (list != NULL)
         (void)closedir(list);
@@ -178,10 +225,9 @@ static lk_status check_events(const lk_train_config *c)
                 : LK_OK;
 }
 
-lk_status lki_outputs_check_unused(const lk_train_config *c)
+lk_status lki_outputs_check_unused(const lki_log_run *run)
 {
-    if (c->checkpoint.resume)
-        return LK_OK;
-    LK_TRY(lki_journal_check_unused(c));
-    return c->outputs.tensorboard != NULL ? check_events(c) : LK_OK;
+    LK_TRY(lki_log_check_free(run));
+    LK_TRY(lki_log_check_steps(run));
+    return run->config->outputs.tensorboard != NULL ? check_events(run) : LK_OK;
 }

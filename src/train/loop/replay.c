@@ -198,7 +198,8 @@ static lk_status check_later(const lki_session *s, const lk_train_checkpoint *la
     if (later->folder == NULL)
         return LK_OK;
     c.checkpoint = *later;
-    return lki_resume_check(&c, lk_dataset_describe(s->dataset));
+    lki_log_run run = { .config = &c, .data = lk_dataset_describe(s->dataset) };
+    return lki_resume_check(&run);
 }
 
 static lk_status replay(lki_session *s, lk_replay *r, const lk_train_checkpoint *later)

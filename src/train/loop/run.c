@@ -23,6 +23,19 @@
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
+/* Opens the files that rank 0 writes, and lets the program note the run, which now has them for
+ * itself. */
+static lk_status begin_outputs(lki_session *s)
+{
+    const lk_train_calls *calls = &s->config->calls;
+    const lki_log_run     run   = lki_log_run_of(s);
+    LK_TRY(lki_journal_begin(s->journal, &run, s->progress.end));
+    LK_TRY(lki_keep_tokenizer(s));
+    if (s->rank == 0 && calls->begun != NULL)
+        calls->begun(calls->begun_context);
+    return LK_OK;
+}
+
 lk_status lki_session_open(lki_session *s)
 {
     const lk_train_config *c       = s->config;
@@ -50,11 +63,11 @@ lk_status lki_session_open(lki_session *s)
     lk_comm_note(s->comm, 0, "loading what it starts from");
     LK_TRY(lki_start_values(s));
     lki_find_end(s);
-    LK_TRY(lki_journal_begin(s->journal, s->progress.start, s->progress.end));
+    s->progress.chained = s->progress.start;
+    LK_TRY(begin_outputs(s));
     LK_TRY(lki_introduce(s));
     lki_tell_groups(s);
     LK_TRY(lki_feed_open(s, s->progress.start));
-    s->progress.chained = s->progress.start;
     LK_TRY(lki_parts_agree(s));
     if (c->checkpoint.async)
         LK_TRY(lki_background_make_room(s));

@@ -31,6 +31,9 @@ void lki_trace_part_add(lki_trace_part *part, uint32_t track, const lki_trace_sp
  * Accepts NULL. */
 LK_NODISCARD lk_status lki_trace_part_close(lki_trace_part *part, uint64_t lost);
 
+/* A merged trace begins with this text. */
+#define LKI_TRACE_OPENING "{\"displayTimeUnit\": \"ms\", \"traceEvents\": ["
+
 /* The header of a part's file.  Batches follow to the end of the file, each a header and spans. */
 #define LKI_TRACE_MAGIC "LKTRACE1"
 typedef struct {

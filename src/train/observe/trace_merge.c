@@ -199,7 +199,7 @@ static lk_status write_all(const char *path, const part *parts, uint32_t count)
     FILE *out = fopen(temporary, "we");
     if (out == NULL)
         return lk_fail(LK_EIO, "cannot write the trace '%s': %s", temporary, strerror(errno));
-    fprintf(out, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [");
+    fputs(LKI_TRACE_OPENING, out);
     for (uint32_t i = 0; i < count; i++) {
         write_process(out, &parts[i], i == 0);
         write_part(out, &parts[i], zero, &lost);

@@ -400,8 +400,10 @@ static lk_status take_log(lki_session *s, uint64_t done)
     uint64_t     bytes = said_now(found)->bytes;
     bool         known = atomic_load(&found->turn) > 0;
 
-    if (!known && done == s->progress.start)
-        return lki_journal_begin(s->journal, s->progress.start, s->progress.end);
+    if (!known && done == s->progress.start) {
+        const lki_log_run run = lki_log_run_of(s);
+        return lki_journal_begin(s->journal, &run, s->progress.end);
+    }
     if (!known)
         LK_TRY(lki_journal_find(s->journal, done - 1, &bytes));
     return lki_journal_take_over(s->journal, done, s->progress.end, bytes);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "checkpoint/directory.h"
@@ -40,8 +41,11 @@ void lki_saves_stop(lki_session *session)
 
 void lki_saves_close(lki_session *session)
 {
+    const char *folder = session->config->checkpoint.folder;
     if (session->saves != NULL)
-        lki_lock_drop(session->saves->lock, session->config->checkpoint.folder);
+        lki_lock_drop(session->saves->lock, folder);
+    if (session->saves != NULL && session->saves->made)
+        (void)rmdir(folder);
     lki_free(session->saves);
     session->saves = NULL;
 }

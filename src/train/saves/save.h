@@ -18,6 +18,7 @@ typedef struct lki_background lki_background;
 /* The session's state for checkpoints. */
 struct lki_saves {
     int                 lock; /* descriptor of the directory's lock; -1 on ranks other than 0 */
+    bool                made; /* this rank has made the directory */
     lki_background     *background; /* background writer; NULL without checkpoint_async */
     bool                by_owners;  /* each host writes its own part (parts.c) */
     bool                drafting;   /* some host is still writing a background checkpoint */
@@ -31,7 +32,8 @@ LK_NODISCARD lk_status lki_saves_open(lki_session *session);
  * lki_saves_close() accept a session without lki_saves_open(). */
 void lki_saves_stop(lki_session *session);
 
-/* Releases the directory's lock. */
+/* Releases the directory's lock.  Removes the directory if this run has made it and left nothing in
+ * it, because it was refused. */
 void lki_saves_close(lki_session *session);
 
 /* ---- Starting (start.c), and checkpoints (save.c, parts.c) --------------------------------- */
@@ -43,9 +45,12 @@ LK_NODISCARD lk_status lki_checkpoint_check(const lk_train_config *config);
  * while it is locked.  Fails with LK_EIO if the directory cannot be written. */
 LK_NODISCARD lk_status lki_own_directory(lki_session *session);
 
+/* Copies the tokenizer into the directory on rank 0, once the run has all its files for itself. */
+LK_NODISCARD lk_status lki_keep_tokenizer(const lki_session *session);
+
 /* Fails with LK_EINVAL if options contradict the checkpoint to resume from.  The message names the
- * first such option. */
-LK_NODISCARD lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info *data);
+ * first such option.  Sets run->start and run->chain if there is a checkpoint. */
+LK_NODISCARD lk_status lki_resume_check(lki_log_run *run);
 
 /* Loads the file of --init or the checkpoint to resume from, and sets session->start.  Rank 0 reads
  * the files.  Collective. */

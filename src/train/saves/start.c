@@ -22,17 +22,17 @@
 
 /* Creates a directory and syncs its name to disk.  Does not create missing parents, since these
  * suggest a mistyped path. */
-static lk_status make_directory(const char *path)
+static lk_status make_directory(const char *path, bool *made)
 {
     char parent[LKI_PATH_BYTES];
-    bool there = mkdir(path, 0777) != 0;
-    if (there && errno != EEXIST)
+    *made = mkdir(path, 0777) == 0;
+    if (!*made && errno != EEXIST)
         return lk_fail(LK_EIO, "cannot create the checkpoint directory '%s': %s; %s", path,
                        strerror(errno),
                        errno == ENOENT
                            ? "create the directories above it first, or correct the path"
                            : "give another `checkpoint.folder`");
-    if (there)
+    if (!*made)
         return LK_OK;
     if (snprintf(parent, sizeof parent, "%s", path) >= (int)sizeof parent)
         return lk_fail(LK_EINVAL, "`checkpoint.folder` has a path of %zu bytes", strlen(path));
@@ -70,13 +70,19 @@ lk_status lki_own_directory(lki_session *s)
     const lk_train_config *c = s->config;
     if (s->rank != 0 || c->checkpoint.folder == NULL || s->replays)
         return LK_OK;
-    LK_TRY(make_directory(c->checkpoint.folder));
+    LK_TRY(make_directory(c->checkpoint.folder, &s->saves->made));
     if (access(c->checkpoint.folder, W_OK | X_OK) != 0)
         return lk_fail(LK_EIO, "cannot write to the checkpoint directory '%s': %s; give another "
                                "`checkpoint.folder`", c->checkpoint.folder, strerror(errno));
     LK_TRY(lki_lock_take(&s->saves->lock, c->checkpoint.folder, s->journal));
-    LK_TRY(lki_checkpoint_check(c));
-    return lki_tokenizer_keep(c);
+    return lki_checkpoint_check(c);
+}
+
+lk_status lki_keep_tokenizer(const lki_session *s)
+{
+    if (s->rank != 0 || s->config->checkpoint.folder == NULL || s->replays)
+        return LK_OK;
+    return lki_tokenizer_keep(s->config);
 }
 
 /* Checks that this run can continue from the checkpoint, and reads further state from it. */
@@ -111,14 +117,15 @@ static lk_status check_compatible(const lk_train_config *config, const lk_datase
     return LK_OK;
 }
 
-lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info *data)
+lk_status lki_resume_check(lki_log_run *run)
 {
+    const lk_train_config *config = run->config;
     bool           exists     = false;
     lk_checkpoint *checkpoint = NULL;
     lk_loss_scaler scaler     = { .scale = 0 };
     lk_noise       noise;
     lki_stopping   stopping;
-    char           chain[65], path[4096];
+    char           path[4096];
 
     if (config->checkpoint.resume)
         LK_TRY(lk_checkpoint_exists(config->checkpoint.folder, &exists));
@@ -130,8 +137,10 @@ lk_status lki_resume_check(const lk_train_config *config, const lk_dataset_info 
         (void)snprintf(path, sizeof path, "%s/step-%08lld", config->checkpoint.folder,
                        (long long)config->checkpoint.resume_step);
     LK_TRY(lk_checkpoint_open_manifest(&checkpoint, path, NULL, 0));
-    lk_status status = check_compatible(config, data, lk_checkpoint_describe(checkpoint), chain,
-                                        &scaler, &noise, &stopping);
+    const lk_checkpoint_info *info = lk_checkpoint_describe(checkpoint);
+    lk_status status = check_compatible(config, run->data, info, run->chain, &scaler, &noise,
+                                        &stopping);
+    run->start       = info->step;
     lk_checkpoint_free(checkpoint);
     return status;
 }
@@ -244,6 +253,30 @@ static lk_status check_schedule(const lki_session *session, const lk_checkpoint 
                                         "give the file that the run has written");
 }
 
+/* Says that the directory has checkpoints of later steps than the one that the run goes back to.
+ * They are kept, since they may be all that is left of these steps. */
+static lk_status tell_later(lki_session *session, uint64_t start)
+{
+    const char *folder = session->config->checkpoint.folder;
+    char        name[LKI_STEP_NAME_BYTES];
+    uint64_t   *steps = NULL;
+    size_t      count = 0, later = 0;
+    if (session->config->checkpoint.resume_step < 0)
+        return LK_OK;
+    LK_TRY(lki_steps_list(&steps, &count, folder));
+    while (later < count && steps[later] > start)
+        later++;
+    if (later > 0) {
+        lki_step_name(name, steps[0]);
+        lki_journal_note(session->journal, "note: '%s' keeps %zu checkpoints of later steps, up to "
+                         "step %llu; until this run passes that step, eval, export and the next "
+                         "resume take %s as the newest: move them away if this run replaces them",
+                         folder, later, (unsigned long long)steps[0], name);
+    }
+    lki_free(steps);
+    return LK_OK;
+}
+
 static lk_status resume(lki_session *session)
 {
     lk_checkpoint    *checkpoint = NULL;
@@ -281,6 +314,7 @@ static lk_status resume(lki_session *session)
         if (progress->start >= session->config->steps)
             lki_journal_say(session->journal, "note: the run has all its %llu steps: give more "
                             "steps to go on", (unsigned long long)session->config->steps);
+        status = tell_later(session, progress->start);
     }
     lk_checkpoint_free(checkpoint);
     return status;

@@ -1,0 +1,34 @@
+/* train/core/log_check.h -- decides whether a run may write to a log, or to a directory of event
+ * files, that is there already.  See log_check.c. */
+#ifndef LKI_TRAIN_LOG_CHECK_H
+#define LKI_TRAIN_LOG_CHECK_H
+
+#include "base/file.h"
+#include "lockstep/data.h"
+#include "lockstep/train.h"
+
+/* A run, as far as it can be recognised by what it has written. */
+typedef struct {
+    const lk_train_config *config;
+    const lk_dataset_info *data;
+    uint64_t               start;     /* step of the checkpoint that it continues from; 0: none */
+    char                   chain[65]; /* hash over the losses up to that step; "" = not known */
+} lki_log_run;
+
+/* Fails with LK_EIO if another process is writing the log.  The message names that process, and
+ * says whether it computes the same run. */
+LK_NODISCARD lk_status lki_log_check_free(const lki_log_run *run);
+
+/* Makes the error of lki_log_check_free(), for a log whose lock another process holds. */
+LK_NODISCARD lk_status lki_log_in_use(const lki_log_run *run);
+
+/* Fails with LK_EINVAL if the log has steps, unless the run is resumed and they are its own. */
+LK_NODISCARD lk_status lki_log_check_steps(const lki_log_run *run);
+
+/* Finds the step of the first line of the log that has a loss; 0: none has. */
+uint64_t lki_log_first_step(const char *path);
+
+/* Returns true if an event file has steps of another run: of any if the run is not resumed. */
+bool lki_events_are_others(const lki_log_run *run, const char *path);
+
+#endif
