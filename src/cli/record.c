@@ -8,11 +8,9 @@
 #include "cli/record.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -85,7 +83,8 @@ static json_t *options_json(const train_options *o)
         char        text[32];
         const char *given = o->file.given[row - o->command->options];
         given             = given != NULL ? given : taken(o, row, text);
-        if (given == NULL || is_left_out(row->name))
+        if (given == NULL || is_left_out(row->name) ||
+            (strcmp(row->name, "threads") == 0 && getenv(LKI_THREADS_CHOSEN) != NULL))
             continue;
         if (strcmp(row->name, "param-group") == 0)
             (void)json_object_set_new(list, row->name, groups_text(&o->config));
@@ -106,18 +105,6 @@ static bool write_json(const char *path, const json_t *object)
     return good;
 }
 
-/* Locks a directory until this process ends.  Returns false if another process has the lock; true
- * also if the file system has no locks. */
-static bool lock(const char *folder)
-{
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0)
-        return true; /* the end of the process closes it */
-    bool held = errno == EWOULDBLOCK;
-    (void)close(fd);
-    return !held;
-}
-
 /* Keeps the recorded --init of a run that continues, except that the base of adapters may have
  * moved. */
 static void keep_init(const train_options *o, json_t *options)
@@ -133,26 +120,13 @@ static void keep_init(const train_options *o, json_t *options)
         (void)json_object_set_new(options, "init", json_string(path));
 }
 
-bool lki_record_write(const train_options *o)
+void lki_record_write(const train_options *o)
 {
     const char *folder = o->config.checkpoint.folder;
     char        path[PATH], here[PATH];
-    if (folder == NULL || o->config.files_elsewhere ||
-        snprintf(path, sizeof path, "%s/" LKI_RECORD_NAME, folder) >= PATH ||
+    if (folder == NULL || snprintf(path, sizeof path, "%s/" LKI_RECORD_NAME, folder) >= PATH ||
         getcwd(here, sizeof here) == NULL)
-        return true;
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
-        fprintf(stderr, "lockstep %s: cannot create the checkpoint directory '%s': %s; give "
-                        "another --checkpoint directory\n", o->command->name, folder,
-                strerror(errno));
-        return false;
-    }
-    if (!lock(folder)) {
-        fprintf(stderr, "lockstep %s: another run is using '%s': it is just starting; wait for its "
-                        "end, stop it, or give another --checkpoint directory\n", o->command->name,
-                folder);
-        return false;
-    }
+        return;
     char   *whole   = realpath(folder, NULL);
     json_t *options = options_json(o);
     keep_init(o, options);
@@ -163,7 +137,6 @@ bool lki_record_write(const train_options *o)
         fprintf(stderr, "lockstep %s: note: cannot write '%s': %s; lockstep resume will not find "
                         "the options of this run\n", o->command->name, path, strerror(errno));
     json_decref(object);
-    return true;
 }
 
 /* ---- Reading ------------------------------------------------------------------------------- */
@@ -236,6 +209,27 @@ static char *recorded_path(const json_t *object, const char *path)
     return asprintf(&text, "%s/%s", directory, path) < 0 ? NULL : text;
 }
 
+/* If the directory in which the run was started is gone, because it was moved or renamed with the
+ * run in it, writes the one that it has become into the record.  Returns false if there is no such
+ * directory. */
+static bool find_home(json_t *object, const char *run)
+{
+    const char *directory = json_string_value(json_object_get(object, "directory"));
+    const char *began     = json_string_value(json_object_get(object, "checkpoint"));
+    char       *whole     = realpath(run, NULL);
+    bool        found     = directory == NULL || access(directory, F_OK) == 0;
+    size_t      head      = directory != NULL ? strlen(directory) : 0;
+    if (!found && whole != NULL && began != NULL && strncmp(began, directory, head) == 0 &&
+        began[head] == '/') {
+        size_t rest = strlen(began + head), length = strlen(whole);
+        found = length > rest && strcmp(whole + length - rest, began + head) == 0;
+        if (found)
+            (void)json_object_set_new(object, "directory", json_stringn(whole, length - rest));
+    }
+    free(whole);
+    return found;
+}
+
 bool lki_record_init(const char *run, char *path, size_t bytes)
 {
     char file[PATH];
@@ -243,6 +237,7 @@ bool lki_record_init(const char *run, char *path, size_t bytes)
     json_t       *object = json_load_file(file, 0, NULL);
     const json_t *list   = json_object_get(object, "options");
     const char   *init   = json_string_value(json_object_get(list, "init"));
+    (void)find_home(object, run);
     char         *found  = init != NULL ? recorded_path(object, init) : NULL;
     if (found != NULL)
         (void)snprintf(path, bytes, "%s", found);
@@ -396,28 +391,83 @@ static void add_tokenizer(arguments *a, const json_t *object, const char *run, c
     free(path);
 }
 
-/* Appends the recorded options.  The files that the original of a copied run writes are left to
- * it. */
+/* Finds a file of a run that is not where it was recorded.  A file in the directory of the run is
+ * there still, also in a copy.  One that is gone may have been moved together with the run, beside
+ * it.  Returns NULL if it is none of these, without memory, or if the run has not moved.  To be
+ * freed. */
+static char *moved_output(const json_t *object, const char *run, bool copy, const char *value)
+{
+    const char *began     = json_string_value(json_object_get(object, "checkpoint"));
+    const char *directory = json_string_value(json_object_get(object, "directory"));
+    char       *whole = realpath(run, NULL), *path = NULL, *found = NULL;
+    value             += strncmp(value, "./", 2) == 0 ? 2 : 0;
+    const char *parent = *value == '/' || directory == NULL ? "" : directory;
+    if (began == NULL || whole == NULL || strcmp(began, whole) == 0 ||
+        asprintf(&path, "%s%s%s", parent, *parent != '\0' ? "/" : "", value) < 0) {
+        free(whole);
+        return NULL;
+    }
+    const size_t length = strlen(began);
+    const char  *name   = strrchr(path, '/');
+    if (strncmp(path, began, length) == 0 && path[length] == '/') {
+        found = asprintf(&found, "%s%s", whole, path + length) < 0 ? NULL : found;
+    } else if (!copy && name != NULL && access(path, F_OK) != 0) {
+        found = asprintf(&found, "%s/..%s", whole, name) < 0 ? NULL : found;
+        if (found != NULL && access(found, F_OK) != 0) {
+            free(found);
+            found = NULL;
+        }
+    }
+    free(path);
+    free(whole);
+    return found;
+}
+
+/* Appends a recorded option that names a file which the run writes.  A file outside the directory
+ * of a copied run is left to its original. */
+static void add_output(arguments *a, const json_t *object, const char *run, const char *name,
+                       const char *value, const char *asker, bool given)
+{
+    const bool copy  = is_copy(object, run);
+    char      *moved = moved_output(object, run, copy, value);
+    if (moved != NULL || !copy)
+        add_option(a, name, moved != NULL ? moved : value);
+    else if (!given && strcmp(asker, "resume") == 0) /* verify writes none */
+        fprintf(stderr, "lockstep %s: note: '%s' is a copy of '%s', so it does not write to that "
+                        "run's --%s %s: give it another one\n", asker, run,
+                json_string_value(json_object_get(object, "checkpoint")), name, value);
+    free(moved);
+}
+
+/* Appends the recorded options. */
 static void add_recorded(arguments *a, const json_t *object, const char *asker, const char *run,
                          char *const *more)
 {
     const char *name;
     json_t     *value;
-    const bool  copy = is_copy(object, run);
     json_object_foreach(json_object_get(object, "options"), name, value)
     {
+        const char *text = json_string_value(value);
         if (is_replaced(name, more))
             continue;
-        if (strcmp(name, "tokenizer") == 0 && json_is_string(value))
-            add_tokenizer(a, object, run, json_string_value(value));
-        else if (!copy || !is_output(name))
-            add_option(a, name, json_string_value(value));
-        else if (!has(more, name) && strcmp(asker, "resume") == 0) /* verify writes none */
-            fprintf(stderr, "lockstep %s: note: '%s' is a copy of '%s', so it does not write to "
-                            "that run's --%s %s: give it another one\n", asker, run,
-                    json_string_value(json_object_get(object, "checkpoint")), name,
-                    json_string_value(value));
+        if (strcmp(name, "tokenizer") == 0 && text != NULL)
+            add_tokenizer(a, object, run, text);
+        else if (is_output(name) && text != NULL)
+            add_output(a, object, run, name, text, asker, has(more, name));
+        else
+            add_option(a, name, text);
     }
+}
+
+/* Changes to the directory in which the run was started, which was `began`.  Says if it is another
+ * one now. */
+static void go_home(const json_t *object, const char *asker, const char *began)
+{
+    const char *directory = json_string_value(json_object_get(object, "directory"));
+    const bool  there     = directory == NULL || chdir(directory) == 0;
+    if (began != NULL && (!there || strcmp(began, directory) != 0))
+        fprintf(stderr, "lockstep %s: note: '%s', where the run was started, is not there; its "
+                        "paths are read from %s\n", asker, began, there ? directory : "here");
 }
 
 char **lki_record_arguments(const char *asker, const char *command, const char *run,
@@ -428,6 +478,9 @@ char **lki_record_arguments(const char *asker, const char *command, const char *
     arguments   a      = { .room = 16, .good = true };
     if (object == NULL)
         return NULL;
+    const char *directory = json_string_value(json_object_get(object, "directory"));
+    char       *began     = directory != NULL ? strdup(directory) : NULL;
+    (void)find_home(object, run);
     while (more[a.count] != NULL)
         a.count++;
     a.room += a.count + json_object_size(json_object_get(object, "options"));
@@ -440,10 +493,8 @@ char **lki_record_arguments(const char *asker, const char *command, const char *
     add(&a, "--checkpoint", whole);
     if (a.good)
         add_more(&a, more, here);
-    const char *directory = json_string_value(json_object_get(object, "directory"));
-    if (directory != NULL && chdir(directory) != 0)
-        fprintf(stderr, "lockstep %s: note: '%s', where the run was started, is not there; its "
-                        "paths are read from here\n", asker, directory);
+    go_home(object, asker, began);
+    free(began);
     json_decref(object);
     *argc = (int)a.count;
     if (a.good)

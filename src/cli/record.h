@@ -8,11 +8,14 @@
 #define LKI_RECORD_NAME "command.json"
 
 /* Writes the options of a run, given or chosen, to DIR/command.json in its checkpoint directory.
- * Locks the directory until this process ends, so that another run cannot replace the file before
- * the workers of this run have locked the checkpoints.  Does nothing without a directory.  Prints a
- * note if the file cannot be written.  Prints an error and returns false if another run has the
- * lock, or if there can be no such directory. */
-bool lki_record_write(const train_options *options);
+ * Called when the run has locked the directory and its log (lk_train_calls.begun), so that a run
+ * that is refused changes no record.  Does nothing without a directory.  Prints a note if the file
+ * cannot be written. */
+void lki_record_write(const train_options *options);
+
+/* The variable of the environment that tells workers that their --threads was not given, but suits
+ * this machine.  It is not recorded, since the run may continue on another one. */
+#define LKI_THREADS_CHOSEN "LOCKSTEP_THREADS_CHOSEN"
 
 /* Returns true if `run` is a directory with the command of a run. */
 bool lki_record_exists(const char *run);

@@ -32,6 +32,7 @@ struct train_options {
     lk_chaos        chaos;
     lki_nodes       nodes;
     lk_mpi_mode     mpi;
+    bool            records; /* rank 0 writes the record of the run */
     bool            by_mpi; /* MPI has started this worker and carries the bytes between hosts */
     lk_train_result result; /* the result on rank 0 */
 

@@ -123,6 +123,11 @@ static lk_status print_done(void *context, const lk_train_result *result)
     return LK_EIO;
 }
 
+static void write_record(void *context)
+{
+    lki_record_write(context);
+}
+
 /* Runs one rank.  A failure is sent with its reason to the other ranks and to the launcher, and the
  * launcher prints the reason. */
 static lk_status work(lk_comm *comm, void *context)
@@ -133,6 +138,10 @@ static lk_status work(lk_comm *comm, void *context)
 
     config.calls.done         = print_done;
     config.calls.done_context = options;
+    if (options->records) {
+        config.calls.begun         = write_record;
+        config.calls.begun_context = options;
+    }
     if (config.calls.stop == NULL && !config.elastic.survives) {
         config.calls.stop         = launcher_asks;
         config.calls.stop_context = comm;
@@ -271,6 +280,7 @@ static int run_worker(train_options *options)
     options->config.workers_here    = lk_comm_local_size(comm, host);
     options->config.files_elsewhere = host != 0;
     options->config.pin             = lki_bind_of(options->nodes.bind) == LK_BIND_THREADS;
+    options->records                = silent; /* other launchers repeat the whole command */
     survive(options);
     status = start_alike(comm, options);
     if (status == LK_OK)
@@ -293,6 +303,7 @@ static int run_worker(train_options *options)
 
 static int run_threads(train_options *options)
 {
+    options->records = true;
     listener  ear = { .command = options->command->name };
     pthread_t thread;
     (void)sigemptyset(&ear.set);
@@ -363,6 +374,7 @@ static char **with_threads(train_options *options, char **argv)
     if (copy == NULL)
         return NULL;
     bool more = options->threads_argument[0] != '\0';
+    (void)(more ? setenv(LKI_THREADS_CHOSEN, "1", 1) : unsetenv(LKI_THREADS_CHOSEN));
     copy[0]   = argv[0];
     if (more)
         copy[1] = options->threads_argument;
@@ -437,8 +449,6 @@ static int start(train_options *options, char **argv)
         return refuse(options, lk_error_last()->message);
     if (status != LK_OK)
         return report(options, status);
-    if (!lki_record_write(options))
-        return LKI_EXIT_FAILURE;
     lki_train_print_choices(options);
     return run_all(options, argv, how);
 }

@@ -146,6 +146,28 @@ static void a_resume_keeps_the_log_of_another_run(void **state)
     assert_string_equal(r.out, before.out);
 }
 
+/* Moves a run together with its log, beside it and in it, copies it, and gives it a new log.
+ * Expects that each log goes on. */
+static void a_log_goes_with_its_run(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, MLP "--steps 2 --log own.jsonl --checkpoint own");
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&r, *state, "mkdir away && mv own own.jsonl away && " LK_TEST_COMMAND
+                                " resume away/own --steps 4 && grep -c loss_bits away/own.jsonl");
+    assert_string_equal(strrchr(r.out, '\n') - 1, "4\n");
+    (void)run_shell(&r, *state, "test ! -e own.jsonl && mv away gone && " LK_TEST_COMMAND
+                                " resume gone/own --steps 5 && grep -c loss_bits gone/own.jsonl");
+    assert_string_equal(strrchr(r.out, '\n') - 1, "5\n");
+    run_command(&r, *state, "resume gone/own --steps 6 --log new.jsonl");
+    assert_int_equal(r.status, 0);
+    assert_says(r.err, "new.jsonl' lacks steps 1 to 5 of this run");
+    run_command(&r, *state, "resume gone/own --steps 7");
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&r, *state, "grep -c loss_bits new.jsonl");
+    assert_string_equal(r.out, "2\n");
+}
+
 /* Keeps all files of a run in the directory of its checkpoints, which is not there before. */
 static void outputs_may_be_in_the_directory(void **state)
 {
@@ -154,6 +176,19 @@ static void outputs_may_be_in_the_directory(void **state)
                                 "--trace in/trace.json --tensorboard in/events");
     if (r.status != 0)
         fail_msg("%s", r.err);
+    (void)run_shell(&r, *state, "cksum in/log.jsonl; cp -r in copy; " LK_TEST_COMMAND " resume "
+                                "copy --steps 3 && grep -c loss_bits copy/log.jsonl && "
+                                "cksum in/log.jsonl");
+    assert_int_equal(r.status, 0);
+    assert_says_not(r.err, "is a copy of");
+    assert_says(r.out, "\n3\n");
+    const char *last = strstr(r.out, "\n3\n") + 3;
+    assert_memory_equal(r.out, last, strlen(last));
+    (void)run_shell(&r, *state, "mv in there && " LK_TEST_COMMAND " resume there --steps 4 && "
+                                "grep -c loss_bits there/log.jsonl && test ! -e in");
+    if (r.status != 0)
+        fail_msg("%s%s", r.out, r.err);
+    assert_says(r.out, "\n4\n");
 }
 
 /* Goes back to an earlier checkpoint.  Expects that the later ones are kept and named. */
@@ -177,6 +212,7 @@ int main(void)
         cmocka_unit_test(outputs_overwrite_no_other_file),
         cmocka_unit_test(the_outputs_of_another_run_are_kept),
         cmocka_unit_test(a_resume_keeps_the_log_of_another_run),
+        cmocka_unit_test(a_log_goes_with_its_run),
         cmocka_unit_test(outputs_may_be_in_the_directory),
         cmocka_unit_test(later_checkpoints_are_named),
     };

@@ -191,7 +191,7 @@ static void only_one_simultaneous_run_gets_the_log(void **state)
     static command_result r;
     (void)run_shell(&r, *state,
                     "for i in 1 2; do (" LK_TEST_COMMAND " " MLP "--steps 9 --seed $i "
-                    "--log at-once --quiet --workers 1 >out$i 2>err$i; "
+                    "--log at-once --checkpoint by$i --quiet --workers 1 >out$i 2>err$i; "
                     "echo $? >end$i) & done; "
                     "wait; "
                     "cat end1 end2 | sort | tr -d '\\n'; cat err1 err2");
@@ -199,6 +199,10 @@ static void only_one_simultaneous_run_gets_the_log(void **state)
     assert_says(r.out, "give "); /* each its own file, or another one */
     (void)run_shell(&r, *state, "grep -c loss_bits at-once");
     assert_string_equal(r.out, "9\n");
+    (void)run_shell(&r, *state, "ls -d by?; ls by?/command.json");
+    if (strcmp(r.out, "by1\nby1/command.json\n") != 0 &&
+        strcmp(r.out, "by2\nby2/command.json\n") != 0)
+        fail_msg("%s", r.out);
 }
 
 int main(void)
