@@ -218,7 +218,7 @@ LK_API LK_NODISCARD lk_status lk_all_reduce_many(lk_comm *comm, const lk_reduce_
 
 /* Measures the constants of the cost model, by which algorithms are chosen from now on, between
  * rank 0 and a rank on another host.  Collective.  Rank 0 writes them to the file `path`, unless
- * `path` is NULL.  LK_EINVAL if all ranks are on one host. */
+ * `path` is NULL.  LK_EINVAL if all ranks are on one host, or `path` has a file of another kind. */
 LK_API LK_NODISCARD lk_status lk_comm_tune(lk_comm *comm, const char *path);
 
 /* Returns a text that names the source of the constants.  Only rank 0's text can name a file. */

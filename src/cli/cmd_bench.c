@@ -345,6 +345,8 @@ static lk_status prepare_algorithms(const bench_timing *t)
     if (lk_comm_hosts(b->comm) == 1 && o->algorithm != NULL && !o->mpi)
         return refuse(b, "--algorithm", algorithm_here);
     lk_status status = o->tune == NULL ? LK_OK : lk_comm_tune(b->comm, o->tune);
+    if (status == LK_EINVAL)
+        return refuse(b, "--tune", lk_error_last()->message);
     if (status != LK_OK || o->algorithm == NULL)
         return status;
     snprintf(name, sizeof name, "%s:%s", b->kind->name, o->algorithm);

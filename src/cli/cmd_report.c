@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/beginning.h"
 #include "cli/commands.h"
 #include "cli/replace.h"
 #include "cli/report.h"
@@ -53,12 +54,8 @@ static bool is_page(const char *path)
 {
     static const char opening[]             = "<!doctype html";
     char              begin[sizeof opening] = "";
-    FILE             *file                  = fopen(path, "re");
-    if (file == NULL)
-        return false;
-    size_t bytes = fread(begin, 1, sizeof begin - 1, file);
-    (void)fclose(file);
-    return bytes == sizeof begin - 1 && strcasecmp(begin, opening) == 0;
+    return lki_read_beginning(path, begin, sizeof begin - 1) == sizeof begin - 1 &&
+           strcasecmp(begin, opening) == 0;
 }
 
 /* Refuses to replace a file that is no page, such as a log: one of the runs, or the first of them

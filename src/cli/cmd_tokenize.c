@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/beginning.h"
 #include "cli/commands.h"
 #include "cli/values.h"
 #include "cli/words.h"
@@ -43,7 +44,7 @@ typedef struct {
     uint64_t    count;
 } sink;
 
-enum { HEADER = 256 };
+enum { HEADER = 256, MAGIC_16 = 20240520, MAGIC_32 = 20240801 };
 
 static lk_status fail_with(lk_status status, const char *what, const char *path, int error)
 {
@@ -71,7 +72,7 @@ static lk_status write_ids(void *context, const int32_t *ids, size_t count)
 /* Writes the header of llm.c's token files, which says the width and the number of the ids. */
 static lk_status write_header(const sink *to)
 {
-    int32_t header[HEADER] = { to->width == 2 ? 20240520 : 20240801, to->width == 2 ? 1 : 7,
+    int32_t header[HEADER] = { to->width == 2 ? MAGIC_16 : MAGIC_32, to->width == 2 ? 1 : 7,
                                (int32_t)to->count };
     if (to->count > INT32_MAX)
         return lk_error_set(LK_EINVAL, "a token file has at most 2147483647 tokens; make several "
@@ -105,7 +106,15 @@ static lk_status encode_file(lk_encoder *encoder, const char *path, sink *to)
     return status;
 }
 
-/* Refuses to replace one of the texts. */
+/* Returns true if a file has contents that are not those of a token file. */
+static bool is_no_token_file(const char *path)
+{
+    int32_t head[2];
+    size_t  bytes = lki_read_beginning(path, head, sizeof head);
+    return bytes > 0 && (bytes < sizeof head || (head[0] != MAGIC_16 && head[0] != MAGIC_32));
+}
+
+/* Refuses to replace one of the texts, or a file of another kind. */
 static lk_status check_output(const tokenize_options *options)
 {
     struct stat out, text;
@@ -117,6 +126,11 @@ static lk_status check_output(const tokenize_options *options)
                            "overwritten: give another one", options->out);
             return lk_error_set(LK_EINVAL, why);
         }
+    if (is_no_token_file(options->out)) {
+        (void)snprintf(why, sizeof why, "--out %.900s is a file of another kind, and would be "
+                       "overwritten: give another one, or remove it", options->out);
+        return lk_error_set(LK_EINVAL, why);
+    }
     return LK_OK;
 }
 

@@ -170,6 +170,16 @@ static void impossible_algorithms_are_refused(void **state)
 {
     static command_result r;
 
+    run_command(&r, *state, "bench all_reduce --hosts 2 --bytes 8 --iterations 1 --tune table");
+    assert_int_equal(r.status, 0);
+    run_command(&r, *state, "bench all_reduce --hosts 2 --bytes 8 --iterations 1 --tune table");
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&r, *state, "echo '# mine' >note; " LK_TEST_COMMAND " bench all_reduce "
+                                "--hosts 2 --bytes 8 --iterations 1 --tune note");
+    assert_int_equal(r.status, 2);
+    assert_non_null(strstr(r.err, "'note' is a file of another kind"));
+    (void)run_shell(&r, *state, "cat note");
+    assert_string_equal(r.out, "# mine\n");
     run_command(&r, *state, "bench broadcast --hosts 2 --algorithm ring");
     assert_int_equal(r.status, 2);
     assert_non_null(strstr(r.err, "broadcast has no \"ring\", but linear, tree, levels"));

@@ -68,6 +68,11 @@ static void other_tokenizers_are_refused(void **state)
     assert_non_null(strstr(result.err, "cannot open 'none'"));
     shell(&result, state, LOCKSTEP "tokenize text --tokenizer " OF("gpt2") " --out ./text", 2);
     assert_non_null(strstr(result.err, "is one of the texts, and would be overwritten"));
+    shell(&result, state, "echo mine >note; " LOCKSTEP "tokenize text --tokenizer " OF("gpt2")
+        " --out note", 2);
+    assert_non_null(strstr(result.err, "--out note is a file of another kind"));
+    shell(&result, state, "test $(cat note) = mine; " LOCKSTEP "tokenize text --tokenizer "
+        OF("gpt2") " --out tokens.bin", 0);
     shell(&result, state, "test ! -e new.bin && test ! -e new.bin.tmp", 0);
 }
 

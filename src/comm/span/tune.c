@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "base/memory.h"
@@ -109,6 +110,18 @@ static lk_status measure(const pair *p, lki_model *out)
     return LK_OK;
 }
 
+/* Refuses to replace a file that is no table of constants, before anything is measured. */
+static lk_status check_output(const char *path)
+{
+    lki_model   unused;
+    struct stat info;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0 ||
+        lki_model_read_whole(&unused, path) == LK_OK)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "'%s' is a file of another kind, and would be overwritten: give "
+                              "another one, or remove it", path);
+}
+
 lk_status lk_comm_tune(lk_comm *comm, const char *path)
 {
     lki_tuning *tuning = &comm->self->tuning;
@@ -118,6 +131,9 @@ lk_status lk_comm_tune(lk_comm *comm, const char *path)
 
     if (comm->span == NULL)
         return lk_fail(LK_EINVAL, "tune: all ranks are on one host, where sizes and places choose");
+    if (comm->rank == 0 && path != NULL)
+        st = check_output(path);
+    LK_TRY(lki_agree(comm, st));
     p.peer = comm->span->map.hosts == 1 ? 0 : comm->span->map.ranks[comm->span->map.first_of[1]];
     LK_TRY(LKI_NEW(&p.data, (size_t)2 * LARGE, "messages to measure"));
     if (p.peer != 0 && (comm->rank == 0 || comm->rank == p.peer))
