@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/beginning.h"
 #include "cli/commands.h"
 #include "cli/record.h"
 #include "cli/signature.h"
@@ -20,6 +21,8 @@ typedef struct {
 } attest_options;
 
 #define AT(field) offsetof(attest_options, field)
+
+enum { PATH = 4096 };
 
 static const lki_option table[] = {
     LKI_POSITIONAL("RUN", AT(run), true, "the --checkpoint directory of the run, which has a log"),
@@ -118,6 +121,72 @@ static bool can_make(const char *file)
     return false;
 }
 
+/* Writes a statement.  Does not replace one that is signed.  Not inlined, because of its large
+ * path. */
+__attribute__((noinline)) static bool state(const char *run, const char *file)
+{
+    char signature[PATH + 4];
+    (void)snprintf(signature, sizeof signature, "%s.sig", file);
+    if (access(signature, F_OK) == 0) {
+        fprintf(stderr, "lockstep attest: '%s' is the signature of an earlier statement, and "
+                        "would not be one of the new: give --key to replace both, or another "
+                        "--out\n", signature);
+        return false;
+    }
+    if (lk_attest(run, file) == LK_OK)
+        return true;
+    lki_print_error("attest");
+    return false;
+}
+
+/* Returns true unless a file is there that is no statement.  lk_attest() finds out the same, but is
+ * given the name of a draft. */
+static bool is_replaceable(const char *file)
+{
+    char         head[128];
+    const size_t bytes = lki_read_beginning(file, head, sizeof head - 1);
+    head[bytes]        = '\0';
+    if (access(file, F_OK) != 0 || strstr(head, "\"lockstep-statement\"") != NULL)
+        return true;
+    fprintf(stderr, "lockstep attest: '%s' is a file of another kind, and would be overwritten: "
+                    "give another one, or remove it\n", file);
+    return false;
+}
+
+/* Gives a draft and its signature their names.  The statement is first: if the second step fails,
+ * an old signature does not fit, and nobody takes it for one of the new statement. */
+static bool publish(const char *draft, const char *signature, const char *file)
+{
+    char to[PATH + 4];
+    (void)snprintf(to, sizeof to, "%s.sig", file);
+    if (rename(draft, file) == 0 && rename(signature, to) == 0)
+        return true;
+    fprintf(stderr, "lockstep attest: cannot write '%s' and its signature: %s\n", file,
+            strerror(errno));
+    return false;
+}
+
+/* Writes a statement and its signature as drafts, so that a failure leaves what was there. */
+__attribute__((noinline)) static bool state_and_sign(const char *run, const char *file,
+                                                     const char *key)
+{
+    char draft[PATH], signature[PATH + 4];
+    if (snprintf(draft, sizeof draft, "%s.%ld.new", file, (long)getpid()) >= PATH - 4) {
+        fprintf(stderr, "lockstep attest: --out is too long for a path\n");
+        return false;
+    }
+    if (!is_replaceable(file))
+        return false;
+    (void)snprintf(signature, sizeof signature, "%s.sig", draft);
+    bool good = lk_attest(run, draft) == LK_OK;
+    if (!good)
+        lki_print_error("attest");
+    good = good && lki_sign("attest", file, draft, key) && publish(draft, signature, file);
+    (void)unlink(draft);
+    (void)unlink(signature);
+    return good;
+}
+
 static int attest_main(int argc, char **argv)
 {
     attest_options options = { .run = NULL };
@@ -141,11 +210,8 @@ static int attest_main(int argc, char **argv)
     }
     if (!has_checkpoint(options.run) || !can_make(file) || !agrees(options.run))
         return LKI_EXIT_FAILURE;
-    if (lk_attest(options.run, file) != LK_OK) {
-        lki_print_error("attest");
-        return LKI_EXIT_FAILURE;
-    }
-    if (options.key != NULL && !lki_sign("attest", file, options.key))
+    if (!(options.key != NULL ? state_and_sign(options.run, file, options.key)
+                              : state(options.run, file)))
         return LKI_EXIT_FAILURE;
     if (options.key != NULL)
         printf("statement %s\nsignature %s.sig\n", file, file);

@@ -6,9 +6,9 @@
 
 #define LKI_SIGNATURE_NAMESPACE "lockstep"
 
-/* Signs a file with an SSH key, into FILE.sig, which is replaced.  Prints errors.  Returns false
- * after one. */
-bool lki_sign(const char *asker, const char *file, const char *key);
+/* Signs a draft of `file` with an SSH key, into DRAFT.sig, which must not be there.  Prints errors,
+ * which name `file`.  Returns false after one. */
+bool lki_sign(const char *asker, const char *file, const char *draft, const char *key);
 
 /* Verifies FILE.sig.  `signers` is a file of allowed signers (ssh-keygen(1)) and `identity` one of
  * them; both NULL: any key.  Prints the result, and errors.  Returns false unless it is good. */

@@ -114,12 +114,44 @@ static void steps_are_compared_with_the_run(void **state)
                        "loss of step 4, and no checkpoint of it\n");
 }
 
+/* Signs, and fails to sign in three ways.  Expects that a good statement and its signature are
+ * kept, and that nothing else is left. */
+static void a_failed_signature_keeps_the_old_one(void **state)
+{
+    (void)state;
+    static command_result before, r;
+    static const char     sums[] = "cksum signed.json*; ls *.new* 2>/dev/null";
+    if (system("command -v ssh-keygen >/dev/null") != 0)
+        skip();
+    run_shell(&r, folder, "ssh-keygen -q -t ed25519 -N '' -f key && echo broken >bad && "
+                          "chmod 600 bad && " LOCKSTEP "attest run --key key --out signed.json && "
+                          LOCKSTEP "verify signed.json --segments 1");
+    if (r.status != 0)
+        fail_msg("%s%s", r.out, r.err);
+    assert_says(r.out, "signature: good");
+    run_shell(&before, folder, sums);
+    find(LOCKSTEP "attest run --key bad --out signed.json",
+         "could not sign 'signed.json' with the key 'bad'");
+    run_shell(&r, folder, sums);
+    assert_string_equal(r.out, before.out);
+    find(LOCKSTEP "attest run --out signed.json",
+         "'signed.json.sig' is the signature of an earlier statement");
+    find("mkdir -p empty; PATH=empty " LOCKSTEP "attest run --key key --out signed.json",
+         "cannot start ssh-keygen");
+    find(LOCKSTEP "attest run --key key --out data.txt", "'data.txt' is a file of another kind");
+    run_shell(&r, folder, sums);
+    assert_string_equal(r.out, before.out);
+    run_shell(&r, folder, LOCKSTEP "attest run --key key --out signed.json");
+    assert_int_equal(r.status, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_true_statement_is_equal),
         cmocka_unit_test(options_that_contradict_the_run_are_refused),
         cmocka_unit_test(a_changed_field_is_named),
+        cmocka_unit_test(a_failed_signature_keeps_the_old_one),
         cmocka_unit_test(steps_are_compared_with_the_run),
         cmocka_unit_test(forgeries_are_found),
     };
