@@ -157,13 +157,16 @@ static void a_run_that_waits_for_a_file_changes_nothing(void **state)
         { "one.prom", "--metrics one.prom", "another run is writing the --metrics 'one.prom'" },
         { "one.events", "--tensorboard one.events",
           "another run is writing event files to --tensorboard 'one.events'" },
+        { "one.trace.rank-0.part", "--trace one.trace",
+          "another run is writing the --trace 'one.trace'" },
     };
     static command_result before, r;
     char                  line[512];
     static const char     sums[] = "cksum one/command.json one.jsonl one.prom; ls one other";
     run_command(&r, *state, MLP "--steps 2 --log one.jsonl --metrics one.prom --tensorboard "
-                                "one.events --checkpoint one");
+                                "one.events --trace one.trace --checkpoint one");
     assert_int_equal(r.status, 0);
+    (void)run_shell(&r, *state, "touch one.trace.rank-0.part");
     (void)run_shell(&before, *state, sums);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         (void)snprintf(line, sizeof line, "%s/%s", (const char *)*state, all[i].held);

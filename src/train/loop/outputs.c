@@ -159,6 +159,18 @@ static lk_status check_metrics(const char *path)
                : LK_OK;
 }
 
+/* The file itself is written at the end.  While a run goes on, its ranks hold locks on their
+ * parts. */
+static lk_status check_trace(const char *path)
+{
+    char part[PATH_MAX];
+    LK_TRY(lki_trace_part_path(part, path, 0));
+    return lki_is_file(part) && lki_file_is_locked(part)
+               ? lk_fail(LK_EIO, "another run is writing the `trace` '%s': give each run its own "
+                                 "file", path)
+               : LK_OK;
+}
+
 static lk_status check_tensorboard(const lk_train_config *c)
 {
     const char *path = c->outputs.tensorboard;
@@ -200,6 +212,8 @@ lk_status lki_outputs_check(const lk_train_config *c)
             if (are_same(outputs[i].path, outputs[k].path))
                 return share_file(outputs[k].option, outputs[i].option, outputs[i].path);
     }
+    if (c->trace != NULL)
+        LK_TRY(check_trace(c->trace));
     return c->outputs.tensorboard != NULL ? check_tensorboard(c) : LK_OK;
 }
 

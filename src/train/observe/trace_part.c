@@ -12,6 +12,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "nn/model.h"
 #include "train/observe/observe.h"
@@ -69,6 +70,20 @@ static lk_status put_head(lki_trace_part *part, uint32_t rank, uint32_t host, ui
     return LK_OK;
 }
 
+/* Opens the file and locks it until it is closed.  Two runs with one trace would mix parts. */
+static lk_status open_file(lki_trace_part *part, const char *path)
+{
+    part->fd = open(part->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (part->fd < 0)
+        return lk_fail(LK_EIO, "cannot write '%s': %s", part->path, strerror(errno));
+    if (lki_file_lock(part->fd) == EWOULDBLOCK)
+        return lk_fail(LK_EIO, "another run is writing the `trace` '%s': give each run its own "
+                               "file", path);
+    return ftruncate(part->fd, 0) == 0 ? LK_OK
+                                       : lk_fail(LK_EIO, "cannot write '%s': %s", part->path,
+                                                 strerror(errno));
+}
+
 lk_status lki_trace_part_open(lki_trace_part **out, const char *path, uint32_t rank, uint32_t host,
                               uint32_t loaders, const lk_model *model)
 {
@@ -77,12 +92,10 @@ lk_status lki_trace_part_open(lki_trace_part **out, const char *path, uint32_t r
     LK_TRY(LKI_NEW(&part, 1, "a trace"));
     part->fd         = -1;
     lk_status status = lki_trace_part_path(part->path, path, rank);
-    if (status == LK_OK) {
-        part->fd = open(part->path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-        status   = part->fd >= 0
-                       ? put_head(part, rank, host, loaders, model)
-                       : lk_fail(LK_EIO, "cannot write '%s': %s", part->path, strerror(errno));
-    }
+    if (status == LK_OK)
+        status = open_file(part, path);
+    if (status == LK_OK)
+        status = put_head(part, rank, host, loaders, model);
     if (status != LK_OK) {
         if (part->fd >= 0)
             (void)close(part->fd);
