@@ -230,21 +230,53 @@ static bool find_home(json_t *object, const char *run)
     return found;
 }
 
-bool lki_record_init(const char *run, char *path, size_t bytes)
+/* Returns true if the run's directory is a copy of one that still exists. */
+static bool is_copy(const json_t *object, const char *run)
+{
+    struct stat mine, other;
+    const char *original = json_string_value(json_object_get(object, "checkpoint"));
+    return original != NULL && stat(original, &other) == 0 && stat(run, &mine) == 0 &&
+           (mine.st_dev != other.st_dev || mine.st_ino != other.st_ino);
+}
+
+/* Reads the path that an option names in the record of a run.  Returns false if there is none. */
+static bool read_path(json_t *object, const char *name, char *path, size_t bytes)
+{
+    const json_t *list  = json_object_get(object, "options");
+    const char   *value = json_string_value(json_object_get(list, name));
+    char         *found = value != NULL ? recorded_path(object, value) : NULL;
+    const bool    known = found != NULL;
+    if (known)
+        (void)snprintf(path, bytes, "%s", found);
+    free(found);
+    return known;
+}
+
+/* Reads the record of a run without messages.  NULL if there is none. */
+static json_t *load_quietly(const char *run)
 {
     char file[PATH];
     (void)snprintf(file, sizeof file, "%s/" LKI_RECORD_NAME, run);
-    json_t       *object = json_load_file(file, 0, NULL);
-    const json_t *list   = json_object_get(object, "options");
-    const char   *init   = json_string_value(json_object_get(list, "init"));
-    (void)find_home(object, run);
-    char         *found  = init != NULL ? recorded_path(object, init) : NULL;
-    if (found != NULL)
-        (void)snprintf(path, bytes, "%s", found);
-    const bool exists = found != NULL;
-    free(found);
+    json_t *object = json_load_file(file, 0, NULL);
+    if (object != NULL)
+        (void)find_home(object, run);
+    return object;
+}
+
+bool lki_record_init(const char *run, char *path, size_t bytes)
+{
+    json_t    *object = load_quietly(run);
+    const bool known  = read_path(object, "init", path, bytes);
     json_decref(object);
-    return exists;
+    return known;
+}
+
+bool lki_record_log(const char *run, char *path, size_t bytes)
+{
+    json_t    *object = load_quietly(run);
+    const bool known  = !is_copy(object, run) && read_path(object, "log", path, bytes);
+    json_decref(object);
+    return known;
 }
 
 /* Writes the value of a FILE option with its paths as absolute ones. */
@@ -356,15 +388,6 @@ static bool is_replaced(const char *name, char *const *more)
 {
     return (strcmp(name, "steps") == 0 && has(more, "epochs")) ||
            (strcmp(name, "epochs") == 0 && has(more, "steps"));
-}
-
-/* Returns true if the run's directory is a copy of one that still exists. */
-static bool is_copy(const json_t *object, const char *run)
-{
-    struct stat mine, other;
-    const char *original = json_string_value(json_object_get(object, "checkpoint"));
-    return original != NULL && stat(original, &other) == 0 && stat(run, &mine) == 0 &&
-           (mine.st_dev != other.st_dev || mine.st_ino != other.st_ino);
 }
 
 /* Returns true if an option names a file that a run adds to or replaces. */

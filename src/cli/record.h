@@ -25,6 +25,11 @@ bool lki_record_exists(const char *run);
  * without --init, or if there is no such file. */
 bool lki_record_init(const char *run, char *path, size_t bytes);
 
+/* Writes the path of the log that the run in the directory `run` has written so far, as
+ * lki_record_init() does.  Returns false if it has none, or if the directory is a copy of one that
+ * still exists. */
+bool lki_record_log(const char *run, char *path, size_t bytes);
+
 /* Makes the arguments of `command` that continue or repeat the run in the directory `run`: the
  * recorded options, then --checkpoint and `more`, a list that ends with NULL, in which paths are
  * relative to the current directory.  A recorded tokenizer that is gone is replaced by the one that

@@ -1,8 +1,13 @@
 /* train_refuse.c -- combinations of options that a run cannot have, beyond those that the library
  * refuses. */
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "cli/record.h"
 #include "cli/train.h"
+#include "lockstep/checkpoint.h"
+#include "lockstep/report.h"
 
 static bool is_hybrid(const train_options *options)
 {
@@ -166,6 +171,54 @@ static const char *contradicts_folder(const train_options *options)
     return NULL;
 }
 
+/* Finds the step from which a run continues. */
+static bool find_step(const lk_train_checkpoint *c, uint64_t *step)
+{
+    lk_checkpoint *newest;
+    *step = c->resume_step >= 0 ? (uint64_t)c->resume_step : 0;
+    if (c->resume_step >= 0)
+        return true;
+    if (lk_checkpoint_open_manifest(&newest, c->folder, NULL, 0) != LK_OK)
+        return false;
+    *step = lk_checkpoint_describe(newest)->step;
+    lk_checkpoint_free(newest);
+    return true;
+}
+
+/* Returns true if a log has a step. */
+static bool has_step(const char *log, uint64_t step)
+{
+    lk_log_losses *losses;
+    double         unused;
+    if (lk_log_losses_open(&losses, log) != LK_OK)
+        return false;
+    const bool found = lk_log_loss(losses, step, LK_NO_WORKER, &unused);
+    lk_log_losses_free(losses);
+    return found;
+}
+
+/* Returns the reason why a run that continues would cut a log that is not its own; NULL if it would
+ * not.  The library compares the contents, and takes the log of a run with the same options for
+ * this one's, but the run has a record of its log.  Not inlined, because the paths are large. */
+__attribute__((noinline)) static const char *cuts_another_log(const train_options *options)
+{
+    const lk_train_config *c = &options->config;
+    char                   own[2048], text[2400];
+    struct stat            mine, given;
+    uint64_t               step;
+    if (!c->checkpoint.resume || c->checkpoint.folder == NULL || c->log == NULL ||
+        c->files_elsewhere || !lki_record_log(c->checkpoint.folder, own, sizeof own) ||
+        stat(own, &mine) != 0 || stat(c->log, &given) != 0 || !S_ISREG(given.st_mode) ||
+        (mine.st_dev == given.st_dev && mine.st_ino == given.st_ino) ||
+        !find_step(&c->checkpoint, &step) || !has_step(c->log, step + 1))
+        return NULL;
+    (void)snprintf(text, sizeof text, "--log %.900s has steps after %llu, which would be cut, and "
+                   "the log of this run is %.900s: leave --log out, or give a new one", c->log,
+                   (unsigned long long)step, own);
+    (void)lk_error_set(LK_EINVAL, text);
+    return lk_error_last()->message;
+}
+
 const char *lki_cannot_start(const train_options *options, uint32_t hosts)
 {
     const char *why = cannot_start_again(options);
@@ -174,6 +227,7 @@ const char *lki_cannot_start(const train_options *options, uint32_t hosts)
     why             = why != NULL ? why : no_backups(options, hosts);
     why             = why != NULL ? why : cannot_grow(options);
     why             = why != NULL ? why : cannot_group(options, hosts);
+    why             = why != NULL ? why : cuts_another_log(options);
     if (why == NULL && lk_train_check_hosts(&options->config, hosts) != LK_OK)
         why = lk_error_last()->message;
     return why != NULL ? why : cannot_have_buddies(options);

@@ -116,7 +116,7 @@ static void the_outputs_of_another_run_are_kept(void **state)
 static void a_resume_keeps_the_log_of_another_run(void **state)
 {
     static command_result before, r;
-    static const char     sums[] = "cksum two.jsonl two/events* changed.jsonl one.jsonl "
+    static const char     sums[] = "cksum t*.jsonl two/events* changed.jsonl one.jsonl "
                                    "one/command.json; ls one";
     run_command(&r, *state, MLP "--steps 4 --seed 1 --log one.jsonl --checkpoint one");
     assert_int_equal(r.status, 0);
@@ -125,7 +125,12 @@ static void a_resume_keeps_the_log_of_another_run(void **state)
     (void)run_shell(&r, *state, "sed '/\"step\": 3,/s/\"loss_bits\": \"3f/\"loss_bits\": \"40/' "
                                 "one.jsonl >changed.jsonl; ! cmp -s one.jsonl changed.jsonl");
     assert_int_equal(r.status, 0);
+    run_command(&r, *state, MLP "--steps 6 --seed 1 --log three.jsonl");
+    assert_int_equal(r.status, 0);
     (void)run_shell(&before, *state, sums);
+    run_command(&r, *state, "resume one --steps 6 --log three.jsonl"); /* has the same losses */
+    assert_int_equal(r.status, 2);
+    run_command(&r, *state, "resume one --steps 6 --log three.jsonl"); /* has equal losses */
     run_command(&r, *state, "resume one --steps 6 --log two.jsonl");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "two.jsonl has the log of another run, and would be cut and continued: "
