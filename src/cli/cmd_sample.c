@@ -107,7 +107,8 @@ static int sample(lk_sample_options *options, bool raw)
         options->threads = lki_core_count();
     if (lk_sample(options) == LK_OK)
         return 0;
-    lki_print_error_about("sample", options->path, "a folder as transformers writes it");
+    lki_print_error_about("sample", options->path, "a folder as transformers writes it, or a "
+                                                   ".safetensors file");
     return lk_error_last()->status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
 }
 

@@ -114,6 +114,5 @@ void lki_print_error_about(const char *command, const char *path, const char *ot
 {
     lki_print_error(command);
     if (!is_checkpoint(path))
-        fprintf(stderr, "(give the --checkpoint directory of a run%s%s, or a .safetensors file)\n",
-                others != NULL ? ", " : "", others != NULL ? others : "");
+        fprintf(stderr, "(give the --checkpoint directory of a run, %s)\n", others);
 }

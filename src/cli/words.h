@@ -17,8 +17,8 @@ void lki_print_message(const char *command, const char *message);
 /* Prints "lockstep COMMAND: " and the last error of this thread, in terms of the command. */
 void lki_print_error(const char *command);
 
-/* Prints the same, and if `path` is not that of weights, says what would be: a run, a file, or
- * `others`, which may be NULL. */
+/* Prints the same, and if `path` is not that of weights, says what would be: a run, or `others`,
+ * such as "or a .safetensors file". */
 void lki_print_error_about(const char *command, const char *path, const char *others);
 
 #endif
