@@ -26,8 +26,9 @@ typedef struct {
 /* clang-format off */
 static const lki_option table[] = {
     LKI_TRAINED("RUN", AT(path), offsetof(eval_options, init), AT(adapter)),
-    LKI_STRING("data", "SOURCE", AT(source), "the validation part of the run",
-               "what to evaluate on: a file or folder, or KIND:FILE as for train"),
+    { .name = "data", .type = LKI_OPTION_STRING, .value = "SOURCE", .offset = AT(source),
+      .preset = "the validation part of the run", .once = true,
+      .help = "what to evaluate on: a file or folder, or KIND:FILE as for train" },
     LKI_STRING("tokenizer", "FILE", AT(tokenizer), "tokenizer.json beside the weights",
                "the tokenizer.json of the model"),
     LKI_U32("context", "N", AT(context), 1, 1 << 24, "the positions of the model, at most 1024",

@@ -355,10 +355,13 @@ static bool has(char *const *list, const char *name)
     return false;
 }
 
-/* Returns true if one of the arguments says by another name what a recorded option says: how long
- * the run is. */
+/* Returns true if one of the arguments takes the place of a recorded option that may not stand
+ * twice, or says by another name what it says: how long the run is. */
 static bool is_replaced(const char *name, char *const *more)
 {
+    const lki_option *row = find(name, strlen(name));
+    if (row != NULL && row->once && has(more, name))
+        return true;
     return (strcmp(name, "steps") == 0 && has(more, "epochs")) ||
            (strcmp(name, "epochs") == 0 && has(more, "steps"));
 }

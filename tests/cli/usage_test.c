@@ -278,7 +278,12 @@ static const struct {
     { GOOD "--steps 1 --seed", "--seed needs a value: --seed N" },
     { GOOD "--steps 1 --validation 1",
       "--validation 1: must be a number of at least 0 and below 1" },
-    { GOOD "--steps 1 --config none.toml", "none.toml: No such file" },
+    { GOOD "--steps 1 --config none.toml", "--config none.toml: No such file or directory; cor" },
+    { GOOD "--steps 1 --config .", "--config .: Is a directory" },
+    { "train --config c.toml 2>/dev/null; printf 'batch_size = 4\nnonsense = 1\n' >c.toml; "
+      LK_TEST_COMMAND " " GOOD "--steps 1 --config c.toml",
+      "c.toml:1: unknown key batch_size; here it is --global-batch N, the samples of a step over "
+      "all workers\nlockstep train: c.toml:2: unknown key nonsense; keys are the names of opt" },
     { GOOD "--steps 1 --seed 99999999999999999999",
       "--seed 99999999999999999999: must be an integer from 0 to 18446744073709551615" },
     { GOOD "--steps 1 --lr 1e400", "--lr 1e400: is more than a number can be" },
@@ -303,8 +308,21 @@ static const struct {
                                          "or, if this is a name on the Hugging Face hub" },
     { "train gpt --init b --data out; mkdir -p b; touch b/manifest.json; " LK_TEST_COMMAND
       " train gpt --init b --data out",
-      "--init b: is a checkpoint of a run; to continue the run, use lockstep resume and the "
-      "directory above it; to start another run with its weights, give their file" },
+      "--init b: is a checkpoint of a run; to continue the run, use lockstep resume .; to start "
+      "another run with its weights, give b/model.safetensors, and MODEL, or the folder that" },
+    { "train gpt --init a.jsonl --data err; echo '{\"step\": 0}' >a.jsonl; " LK_TEST_COMMAND
+      " train gpt --init a.jsonl --data err",
+      "--init a.jsonl: is JSON, such as the log of a run; weights are read from .safetensors" },
+    { "train gpt --init https://hf.co/gpt2 --data err",
+      "--init https://hf.co/gpt2: nothing is downloaded; download the folder first" },
+    { GOOD "--steps 1 --data out", "--data stands twice: give one file, or a folder" },
+    { "eval b --data out --data err", "--data stands twice: give one file, or a folder" },
+    { "train gpt --data https://hf.co/book.txt",
+      "--data https://hf.co/book.txt: nothing is downloaded: download it first" },
+    { "train GPT --data out", "gpt, llama, resnet and mlp, did you mean gpt?" },
+    { "train Llama --data out", "gpt, llama, resnet and mlp, did you mean llama?" },
+    { "train gpt --data b --steps 1; mkdir -p b; touch b/manifest.json; " LK_TEST_COMMAND
+      " eval b --data b", "--data b: is a checkpoint of a run, not data; give data, such as" },
     { "plan --init nowhere", "lockstep plan: --init nowhere: No such file or directory" },
     { "eval . --data nowhere.txt", "--data nowhere.txt: there is no such file or folder" },
     { "verify", "RUN or FILE is missing: give the --checkpoint directory of a run and a step" },
@@ -403,6 +421,8 @@ static void a_missing_file_is_no_usage_error(void **state)
         { GOOD "--steps 1 --init none.safetensors", "none.safetensors" },
         { "sample none", "(give the --checkpoint directory of a run, a folder as transformers "
                          "writes it, or a .safetensors file)" },
+        { "export none --out x", "(give the --checkpoint directory of a run, or a folder as "
+                                 "transformers writes it)" },
         { "sample .", "there is no checkpoint in '.'\n(give the --checkpoint directory of a run" },
         { "inspect none/manifest.json", "none/manifest.json" },
     };
