@@ -256,23 +256,21 @@ static bool has_file(const char *folder, const char *name)
     return snprintf(path, sizeof path, "%s/%s", folder, name) < PATH && exists(path);
 }
 
-/* Returns true unless a folder is the directory of a run, a checkpoint, or the folder of a model,
- * whose texts are configurations. */
+/* Returns true unless a folder is the directory of a run, or has a model, as a checkpoint does.
+ * Their texts are configurations. */
 static bool may_have_data(const char *path, lki_message *error)
 {
     static const char *const weights[] = { "model.safetensors", "model.safetensors.index.json",
                                            "adapter_model.safetensors", "pytorch_model.bin",
                                            "adapter_model.bin" };
-    bool                     checkpoint = has_file(path, "manifest.json"), run = false;
-    if (lki_record_exists(path) || checkpoint ||
-        (lk_checkpoint_exists(path, &run) == LK_OK && run))
-        return lki_refuse(error, "is %s, not data; give data, such as those of the run, or write "
-                                 "text:DIR to read its files as texts",
-                          checkpoint ? "a checkpoint of a run" : "the directory of a run");
+    bool                     run = false;
+    if (lki_record_exists(path) || (lk_checkpoint_exists(path, &run) == LK_OK && run))
+        return lki_refuse(error, "is the directory of a run, not data; give data, such as those of "
+                                 "the run, or write text:DIR to read its files as texts");
     for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++)
         if (has_file(path, weights[i]))
-            return lki_refuse(error, "has the weights of a model (%s), not data; --init DIR reads "
-                                     "models", weights[i]);
+            return lki_refuse(error, "has the weights of a model (%s), not data; give data, or "
+                                     "write text:DIR to read its files as texts", weights[i]);
     return true;
 }
 

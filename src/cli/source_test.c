@@ -29,7 +29,8 @@ static const char script[] =
     "printf '\\000\\000\\010\\003' >lone; mkdir -p net/train/cat pets/cat pets/dog; "
     "touch net/train/cat/1.JPEG pets/dog/x.png; mkdir run step model begun; "
     "touch run/command.json step/manifest.json step/model.safetensors model/config.json "
-    "model/model.safetensors; mkdir begun/step-00000001; touch begun/step-00000001/manifest.json";
+    "model/model.safetensors; mkdir begun/step-00000001; touch begun/step-00000001/manifest.json; "
+    "mkdir made; touch made/tokens-00000.bin made/manifest.json made/tokenizer.json";
 
 static const struct {
     const char *given, *source, *message;
@@ -68,8 +69,9 @@ static const struct {
     { "https://host/book.txt", NULL, "nothing is downloaded: download it first" },
     { "run", NULL, "is the directory of a run, not data" },
     { "begun", NULL, "is the directory of a run, not data" },
-    { "step", NULL, "is a checkpoint of a run, not data" },
+    { "step", NULL, "has the weights of a model (model.safetensors), not data" },
     { "model", NULL, "has the weights of a model (model.safetensors), not data" },
+    { "made", "shards:made", NULL },
     { "text:run", "text:run", NULL },
 };
 
