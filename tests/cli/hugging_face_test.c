@@ -69,6 +69,9 @@ static void a_folder_is_written_again(void **state)
         "whole/model.safetensors", 0);
     assert_non_null(strstr(result.out, " parameters in bf16\nmany: qwen3, "));
     assert_null(strstr(result.out, "step"));
+    /* another program's manifest makes no checkpoint of it */
+    shell(&result, state, "touch wide/manifest.json; " LOCKSTEP "eval wide --data text && " LOCKSTEP
+        "train --init wide " DATA "--steps 1", 0);
     shell(&result, state, LOCKSTEP "export whole --out none --weights ema", 2);
     assert_non_null(strstr(result.err, "'whole' is no run: it has no moving means"));
     shell(&result, state, "cp -r whole bad && printf '\\377\\177' | dd of=bad/model.safetensors "

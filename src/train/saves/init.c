@@ -16,24 +16,33 @@
 #include "tensor/ops.h"
 #include "train/saves/base.h"
 
+/* Sets *out to true if a folder has one of the files. */
+static lk_status has_one(bool *out, const char *folder, const char *const *names)
+{
+    char path[LKI_PATH_BYTES];
+    for (*out = false; !*out && *names != NULL; names++) {
+        LK_TRY(lki_directory_join(path, folder, *names));
+        *out = access(path, F_OK) == 0;
+    }
+    return LK_OK;
+}
+
 lk_status lki_is_pretrained(bool *out, const char *path)
 {
-    static const char *const names[] = { "config.json", LKI_PEFT_FILE, LKI_MODEL_FILE,
-                                         "model.safetensors.index.json" };
-    char                     file[LKI_PATH_BYTES];
-    bool                     runs = false;
+    static const char *const configs[]  = { "config.json", LKI_PEFT_FILE, NULL };
+    static const char *const weights[]  = { LKI_MODEL_FILE, "model.safetensors.index.json", NULL };
+    static const char *const manifest[] = { LKI_MANIFEST_NAME, NULL };
+    bool                     other      = false; /* a run or a checkpoint */
     *out = false;
     if (!lki_is_folder(path))
         return LK_OK;
-    LK_TRY(lki_directory_join(file, path, LKI_MANIFEST_NAME));
-    if (access(file, F_OK) == 0)
+    LK_TRY(lk_checkpoint_exists(path, &other));
+    if (!other)
+        LK_TRY(has_one(out, path, configs));
+    if (other || *out)
         return LK_OK;
-    LK_TRY(lk_checkpoint_exists(path, &runs));
-    for (size_t i = 0; !runs && i < sizeof names / sizeof names[0]; i++) {
-        LK_TRY(lki_directory_join(file, path, names[i]));
-        *out = *out || access(file, F_OK) == 0;
-    }
-    return LK_OK;
+    LK_TRY(has_one(&other, path, manifest));
+    return other ? LK_OK : has_one(out, path, weights);
 }
 
 /* The prefixes that other programs may write before names: of GPT-2, and of adapters. */

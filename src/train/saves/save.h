@@ -77,9 +77,9 @@ LK_NODISCARD lk_status lki_init_read(lk_exec *exec, const lki_folder *file, cons
 LK_NODISCARD lk_status lki_init_read_part(lk_exec *exec, const lki_folder *file, const char *path,
                                           const lk_param *param, size_t first, size_t count,
                                           float *values);
-/* Sets *out to true if the path is that of a folder that has the configuration or the weights of a
- * model or of adapters, and neither is a checkpoint nor has any.  The directory of a run may have a
- * configuration, too. */
+/* Sets *out to true if the path is that of a folder with the configuration of a model or of
+ * adapters and without checkpoints, or of one with weights that is no checkpoint.  The directory of
+ * a run may have a configuration, too. */
 LK_NODISCARD lk_status lki_is_pretrained(bool *out, const char *path);
 /* Loads the weights of config.init or, with adapters, of config.adapter.  Collective. */
 LK_NODISCARD lk_status lki_init_load(lki_session *session);
