@@ -14,19 +14,7 @@
 #include "cli/words.h"
 #include "lockstep/checkpoint.h"
 
-/* ---- The model of a folder ----------------------------------------------------------------- */
-
-/* Returns true if a path that is not there may be the name of a model on the Hugging Face hub, such
- * as gpt2 or HuggingFaceTB/SmolLM2-135M. */
-static bool is_hub_name(const char *path)
-{
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                  "._-/";
-    const char       *slash = strchr(path, '/'), *end = strrchr(path, '.');
-    return path[0] != '.' && path[0] != '/' && path[strspn(path, letters)] == '\0' &&
-           (slash == NULL || (slash[1] != '\0' && strchr(slash + 1, '/') == NULL)) &&
-           (end == NULL || strcmp(end, ".safetensors") != 0);
-}
+/* ---- What is no model ---------------------------------------------------------------------- */
 
 static bool is_url(const char *path)
 {
@@ -36,14 +24,14 @@ static bool is_url(const char *path)
 static bool refuse_missing(const char *init, lki_message *error)
 {
     const int why = errno;
+    char      hint[LKI_WORDS_BYTES];
     if (is_url(init))
         return lki_refuse(error, "--init %.200s: nothing is downloaded; download the folder first, "
                                  "as in hf download NAME --local-dir DIR, and give its path", init);
-    if (why != ENOENT || !is_hub_name(init))
+    if (why != ENOENT || !lki_hub_hint(hint, init))
         return lki_refuse(error, "--init %.300s: %s; correct the path", init, strerror(why));
-    return lki_refuse(error, "--init %.100s: %s; correct the path, or, if this is a name on the "
-                             "Hugging Face hub, download its folder first: hf download %.100s "
-                             "--local-dir %.100s", init, strerror(why), init, init);
+    return lki_refuse(error, "--init %.100s: %s; correct the path, or, %.320s", init,
+                      strerror(why), hint);
 }
 
 /* Refuses a checkpoint of a run, or the directory of a run. */
@@ -61,13 +49,18 @@ static bool refuse_run(const char *init, bool checkpoint, lki_message *error)
                       checkpoint ? "model.safetensors" : "step-.../model.safetensors");
 }
 
+static bool has_file(const char *folder, const char *name)
+{
+    char path[4096];
+    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path &&
+           access(path, F_OK) == 0;
+}
+
 /* Returns true unless a directory is that of a run or a checkpoint, for which --init has no use. */
 static bool is_no_run(const char *init, lki_message *error)
 {
-    char path[4096];
-    bool exists = false, one = false;
-    if (snprintf(path, sizeof path, "%s/manifest.json", init) < (int)sizeof path)
-        one = access(path, F_OK) == 0;
+    const bool one    = has_file(init, "manifest.json") && !has_file(init, "config.json");
+    bool       exists = false;
     if (!lki_record_exists(init) && lk_checkpoint_exists(init, &exists) != LK_OK)
         return true;
     return (!one && !exists && !lki_record_exists(init)) || refuse_run(init, one, error);
@@ -155,12 +148,13 @@ bool lki_train_check_init(const train_options *o, lki_message *error)
 {
     const char *init = o->config.init;
     struct stat info;
+    char        hint[LKI_WORDS_BYTES];
     if (init == NULL)
         return true;
     if (o->config.checkpoint.resume)
         return is_as_recorded(o, error);
     if (stat(init, &info) != 0) /* rank 0 alone reads a file */
-        return (!is_hub_name(init) && !is_url(init)) || lki_writes_elsewhere(o) ||
+        return (!lki_hub_hint(hint, init) && !is_url(init)) || lki_writes_elsewhere(o) ||
                refuse_missing(init, error);
     return is_model(init, &info, error);
 }

@@ -321,8 +321,10 @@ static const struct {
       "--data https://hf.co/book.txt: nothing is downloaded: download it first" },
     { "train GPT --data out", "gpt, llama, resnet and mlp, did you mean gpt?" },
     { "train Llama --data out", "gpt, llama, resnet and mlp, did you mean llama?" },
-    { "train gpt --data b --steps 1; mkdir -p b; touch b/manifest.json; " LK_TEST_COMMAND
-      " eval b --data b", "--data b: is a checkpoint of a run, not data; give data, such as" },
+    { "train gpt --data d; mkdir -p d; touch d/command.json; " LK_TEST_COMMAND " eval d --data d",
+      "--data d: is the directory of a run, not data; give data, such as those of the run" },
+    { "eval a/b --data out", "cannot find 'a/b': No such file or directory; if this is a name on "
+                             "the Hugging Face hub, download its folder first: hf download a/b" },
     { "plan --init nowhere", "lockstep plan: --init nowhere: No such file or directory" },
     { "eval . --data nowhere.txt", "--data nowhere.txt: there is no such file or folder" },
     { "verify", "RUN or FILE is missing: give the --checkpoint directory of a run and a step" },
@@ -421,6 +423,7 @@ static void a_missing_file_is_no_usage_error(void **state)
         { GOOD "--steps 1 --init none.safetensors", "none.safetensors" },
         { "sample none", "(give the --checkpoint directory of a run, a folder as transformers "
                          "writes it, or a .safetensors file)" },
+        { "sample none", "(if this is a name on the Hugging Face hub, download its folder first" },
         { "export none --out x", "(give the --checkpoint directory of a run, or a folder as "
                                  "transformers writes it)" },
         { "sample .", "there is no checkpoint in '.'\n(give the --checkpoint directory of a run" },
