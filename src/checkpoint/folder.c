@@ -121,8 +121,9 @@ static lk_status open_index(lki_folder *folder, const char *path, const char *in
 
 /* ---- Opening ------------------------------------------------------------------------------- */
 
-/* Fails because a directory has no weights that can be read. */
-static lk_status refuse_directory(const char *path)
+/* Fails because a directory has no weights that can be read.  Not inlined, because its path is
+ * large. */
+__attribute__((noinline)) static lk_status refuse_directory(const char *path)
 {
     static const char *const pickled[] = { "pytorch_model.bin", "pytorch_model.bin.index.json" };
     char                     file[LKI_PATH_BYTES];
