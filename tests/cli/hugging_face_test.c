@@ -91,8 +91,14 @@ static void a_run_takes_its_options_from_the_folder(void **state)
         LOCKSTEP "verify again --step 2 && ! " LOCKSTEP "verify again --step 1 && "
         LOCKSTEP "verify again --step 1 --init away && mv away qwen3", 0);
     assert_says(result.err, "/qwen3', the weights that the run begins with: No such file");
-    assert_non_null(strstr(result.err, "if it has moved, give its new path as --init"));
+    assert_non_null(strstr(result.err, "if they have moved, give their new path as --init"));
     assert_memory_equal(result.out, "3\n", 2);
+    /* the message has the whole path, wherever verify is */
+    shell(&result, state, LOCKSTEP "train " DATA "--init qwen3 --steps 1 --checkpoint fresh && "
+        "mv qwen3 away && mkdir deep && (cd deep && ! " LOCKSTEP "verify ../fresh --step 1) && "
+        "mv away qwen3", 0);
+    assert_says(result.err, "/qwen3', the weights that the run begins with: No such file");
+    assert_says_not(result.err, "/deep/qwen3");
     shell(&result, state, LOCKSTEP "train " DATA "--steps 1 --init=gpt2; " LOCKSTEP "train " DATA
         "--steps 1 --init none", 2);
     assert_non_null(strstr(result.out, "weights "));

@@ -236,12 +236,23 @@ static lk_status check_file(const char *path, const contents *c)
     return status;
 }
 
+/* Fails because there is no such file or folder.  The message has the whole path, as verify has
+ * changed to the directory in which the run was started. */
+static lk_status refuse_missing(const char *path)
+{
+    const int  why = errno;
+    char       here[LKI_PATH_BYTES];
+    const bool relative = *path != '/' && getcwd(here, sizeof here) != NULL;
+    return lk_fail(LK_EIO, "cannot open '%s%s%s', the weights that the run begins with: %s; if "
+                           "they have moved, give their new path as `init`",
+                   relative ? here : "", relative ? "/" : "", path, strerror(why));
+}
+
 lk_status lki_init_check(const char *path, const lk_model *model)
 {
     contents c;
     if (access(path, F_OK) != 0)
-        return lk_fail(LK_EIO, "cannot open '%s', the weights that the run begins with: %s; if it "
-                               "has moved, give its new path as `init`", path, strerror(errno));
+        return refuse_missing(path);
     c.params = lk_model_frozen(model, &c.count);
     if (c.count == 0)
         c.params = lk_model_params(model, &c.count);
