@@ -65,6 +65,13 @@ LK_API LK_NODISCARD lk_status lk_diff(const char *a, const char *b, lk_differenc
  * if it has none, or if the path does not fit into `bytes`. */
 LK_API LK_NODISCARD lk_status lk_run_log(char *out, size_t bytes, const char *run);
 
+/* Finds a file that the run in the directory `run` has read or written, by its path in the run's
+ * command.json.  If the directory was moved, the file may have been moved with it: to the same
+ * place relative to it, beside it, or into it.  Returns LK_EIO if it is nowhere; `out` then has the
+ * path where it was. */
+LK_API LK_NODISCARD lk_status lk_run_file(char *out, size_t bytes, const char *run,
+                                          const char *path);
+
 #define LK_NO_WORKER UINT32_MAX
 
 typedef struct lk_log_losses lk_log_losses;
