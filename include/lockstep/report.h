@@ -74,16 +74,51 @@ LK_API LK_NODISCARD lk_status lk_run_file(char *out, size_t bytes, const char *r
 
 #define LK_NO_WORKER UINT32_MAX
 
-typedef struct lk_log_losses lk_log_losses;
+/* A value of a log that a replay has not repeated.  The texts are JSON, without the quotes of
+ * strings.  `config` is reported if its texts differ at all; lk_train_compare() says whether that
+ * matters. */
+typedef struct {
+    uint64_t    line, step;       /* number of the line, from 1; its step */
+    bool        governs;          /* a first line, of steps that were replayed */
+    const char *key;              /* as in the log */
+    const char *logged, *replayed;
+    uint32_t    virtual_worker;   /* whose loss it is; LK_NO_WORKER: of the whole batch, or no
+                                   * loss */
+} lk_log_difference;
 
-/* Reads the losses that a log has.  Returns LK_EIO or LK_EFORMAT if the log cannot be read. */
-LK_API LK_NODISCARD lk_status lk_log_losses_open(lk_log_losses **out, const char *log);
-LK_API void                   lk_log_losses_free(lk_log_losses *losses);
+/* Receives a difference.  The strings are valid during the call.  Returns false if it does not
+ * count. */
+typedef bool (*lk_log_difference_hook)(void *context, const lk_log_difference *difference);
 
-/* Finds the loss of a virtual worker in a step, or with LK_NO_WORKER that of the whole batch.
- * Returns false if the log does not have all its bits. */
-LK_API bool lk_log_loss(const lk_log_losses *losses, uint64_t step, uint32_t virtual_worker,
-                        double *loss);
+/* The extent of a comparison. */
+typedef struct {
+    uint64_t differences;         /* those that count */
+    uint64_t headers;             /* first lines, with exactness id and data */
+    uint64_t first, last, losses; /* the steps with losses, and their number */
+    uint64_t evaluations;
+    bool     virtual_losses; /* losses of virtual workers in the last step */
+    bool     hashes;         /* those of the last line of a run */
+} lk_log_compared;
+
+/* The log of a run that is to be compared with a replay up to a step. */
+typedef struct lk_log_check lk_log_check;
+
+/* Reads a log for a replay up to step `step`.  Returns LK_EIO if it cannot be read; LK_EFORMAT,
+ * with the number of the line, if a line is no JSON object, has a key twice, or has no usable
+ * step. */
+LK_API LK_NODISCARD lk_status lk_log_check_open(lk_log_check **out, const char *log,
+                                                uint64_t step);
+LK_API void                   lk_log_check_free(lk_log_check *check);
+/* Returns true if the log has the loss of the last step of the replay. */
+LK_API bool lk_log_check_has_step(const lk_log_check *check);
+/* Returns true if the log has an evaluation after a step. */
+LK_API bool lk_log_check_evaluates(const lk_log_check *check, uint64_t step);
+/* Compares the log with that of a replay from step `from` (lk_replay.log): each value that both
+ * have of the steps after `from`, and of first lines.  Times and other values that depend on the
+ * machine are not compared.  Returns an error if a log cannot be read. */
+LK_API LK_NODISCARD lk_status lk_log_check_compare(const lk_log_check *check, const char *replay,
+                                                   uint64_t from, lk_log_difference_hook hook,
+                                                   void *context, lk_log_compared *out);
 
 /* ---- Statements about runs ---------------------------------------------------------------- */
 
