@@ -124,9 +124,11 @@ LK_API LK_NODISCARD lk_status lk_log_check_compare(const lk_log_check *check, co
 
 /* Writes a statement about the run in the directory `run`, which has checkpoints and a log: its
  * options, its data with SHA-256, the bits of each loss, and a chain of hashes over losses and
- * checkpoints.  Verifies all checkpoints first.  Returns LK_EINVAL if something of this is missing,
- * if the exactness ids of the checkpoints differ, or if `file` exists and is no statement;
- * LK_ECORRUPT or LK_EIO if a file is damaged, or cannot be read or written. */
+ * checkpoints.  Verifies all checkpoints first.  Compares their hashes of all losses with the log,
+ * and the hash of the weights in its last line with the checkpoint.  Returns LK_EINVAL if something
+ * of this is missing, if the exactness ids of the checkpoints differ, or if `file` exists and is no
+ * statement; LK_ECORRUPT or LK_EIO if a file is damaged, is not of this run, or cannot be read or
+ * written. */
 LK_API LK_NODISCARD lk_status lk_attest(const char *run, const char *file);
 
 typedef struct lk_statement lk_statement;
@@ -161,12 +163,22 @@ LK_API bool lk_statement_has_key(const lk_statement *statement, const char *key)
 LK_API const lk_statement_checkpoint *lk_statement_checkpoint_at(const lk_statement *statement,
                                                                  size_t index);
 
-/* Compares the files of the data with the statement.  paths[count] replaces the paths in the
- * statement, from the first on.  Returns LK_ECORRUPT if one differs. */
+/* Finds a file that the run has read, by its path in the statement's options, like lk_run_file().
+ * `run` is where the run's directory is now.  Returns LK_EIO if the file is nowhere. */
+LK_API LK_NODISCARD lk_status lk_statement_file(const lk_statement *statement, const char *run,
+                                                const char *path, char *out, size_t bytes);
+/* Returns the number of data files of which the statement has the SHA-256.  Data in folders have
+ * none. */
+LK_API size_t lk_statement_file_count(const lk_statement *statement);
+/* Compares these files with the statement.  They are found by lk_statement_file(), but paths[count]
+ * replaces the paths in the statement, from the first on.  Returns LK_ECORRUPT if one differs, and
+ * LK_EIO if one cannot be read. */
 LK_API LK_NODISCARD lk_status lk_statement_check_files(const lk_statement *statement,
+                                                       const char *run,
                                                        const char *const *paths, size_t count);
-/* Compares the index-th checkpoint with that in the directory `run`, of which it reads all files.
- * Returns LK_ECORRUPT if it differs, LK_EIO if it is not there. */
+/* Compares the index-th checkpoint with that in the directory `run`, of which it reads all files,
+ * and its hash of all losses with the losses.  Returns LK_ECORRUPT if it differs, LK_EIO if it is
+ * not there. */
 LK_API LK_NODISCARD lk_status lk_statement_check(const lk_statement *statement, size_t index,
                                                  const char *run);
 /* Compares the losses of the steps after `from`, up to `to`, with those in a log.  Sets *step to

@@ -17,6 +17,12 @@
 #define CHANGED(program)                                                                           \
     "cp good.json bad.json; " EDIT("bad.json", program) LOCKSTEP "verify bad.json"
 
+/* Invents a loss of step 3, and makes the link after it anew. */
+#define FORGE_LOSS                                                                                 \
+    "import hashlib; l = d['losses']; c = d['checkpoints']; l[2] = '3' + l[2][1:]; "               \
+    "t = [c[0]['link'], '3 ' + l[2], '4 ' + l[3], c[1]['weights'], c[1]['manifest'], '']; "        \
+    "c[1]['link'] = hashlib.sha256('\\n'.join(t).encode()).hexdigest()"
+
 static const char *folder;
 
 static int make(void **state)
@@ -76,14 +82,31 @@ static void a_changed_field_is_named(void **state)
 static void forgeries_are_found(void **state)
 {
     (void)state;
-    find("cp run.jsonl kept.jsonl; sed -i '/\"step\": 3,/s/\"loss_bits\": \"4/&0/;"
-         "/\"step\": 3,/s/\\(\"loss_bits\": \"[0-9a-f]\\{16\\}\\)[0-9a-f]/\\1/' run.jsonl; "
-         LOCKSTEP "attest run --out forged.json; mv kept.jsonl run.jsonl; " LOCKSTEP
-         "verify forged.json --segments all",
+    find("cp good.json forged.json; " EDIT("forged.json", FORGE_LOSS) LOCKSTEP
+         "verify forged.json --segments all | tee found; grep -q '^checkpoint of step 4: not "
+         "equal: the checkpoint of step 4 is not of the run with these losses' found && exit 1",
          "not equal: step 3 is the first with another loss");
+    find("sed '/\"step\": 3,/s/\"loss_bits\": \"4/\"loss_bits\": \"3/' run.jsonl >bits.jsonl; "
+         "cp -r run bits && cp bits.jsonl bits/log.jsonl; " LOCKSTEP "attest bits --out x.json",
+         "the checkpoint of step 4 is not of the run with these losses: its hash of the losses of "
+         "steps 1-4 is ");
     find("sed -i s/150/159/ data.txt; " LOCKSTEP "verify good.json", "the data '");
     find(LOCKSTEP "attest run --out other.json", "--data text:data.txt is not the data of the");
     find("test -e other.json", "");
+}
+
+/* A checkpoint of another run is found when a statement is made, and without a replay. */
+static void checkpoints_of_other_runs_are_found(void **state)
+{
+    (void)state;
+    find(TRAIN "--data data.txt --lr 0.02 --checkpoint faster && cp -r run swapped && rm -r "
+         "swapped/step-00000002 && cp -r faster/step-00000002 swapped && cp run.jsonl "
+         "swapped/log.jsonl && " LOCKSTEP "attest swapped --out swapped.json",
+         "the checkpoint of step 2 is not of the run with these losses");
+    find("test -e swapped.json", "");
+    find("sed '/\"weights\"/s/weights\": \"./weights\": \"x/' run.jsonl >swapped/log.jsonl; rm -r "
+         "swapped/step-00000002; cp -r run/step-00000002 swapped; " LOCKSTEP "attest swapped",
+         "the last line of the log '");
 }
 
 /* Replays steps, and compares them with the run: a loss in its log and a hash in its checkpoint are
@@ -172,6 +195,28 @@ static void each_value_of_a_log_is_compared(void **state)
          "/none.jsonl': No such file or directory; give another --log");
 }
 
+/* Reasons why something cannot be compared are no differences. */
+static void own_problems_are_no_differences(void **state)
+{
+    static command_result r;
+    (void)state;
+    find(LOCKSTEP "verify good.json --data none", "\nnot verified: the data could not be read\n");
+    find("TMPDIR=/none " LOCKSTEP "verify good.json",
+         "\nnot verified: 1 of the segments could not be replayed\n");
+    find("TMPDIR=/none " LOCKSTEP "verify good.json", "cannot make a temporary folder in '/none'");
+    find(LOCKSTEP "verify good.json --workers 3",
+         "\nnot verified: 1 of the segments could not be replayed\n");
+    find(LOCKSTEP "verify good.json --checkpoint none", "give another --checkpoint");
+    find(LOCKSTEP "verify good.json --signers none --identity me",
+         "cannot read the signers 'none': No such file or directory; give a file with a line");
+    run_shell(&r, folder, "mv data.txt moved.txt; " LOCKSTEP "verify good.json; s=$?; " LOCKSTEP
+                          "verify good.json --data moved.txt >given; t=$?; mv moved.txt data.txt; "
+                          "cat given; exit $((10 * s + t))");
+    assert_int_equal(r.status, 10);
+    assert_says(r.out, "data: not compared: cannot find '");
+    assert_says(r.out, "data.txt'; --data says where they are\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -180,6 +225,8 @@ int main(void)
         cmocka_unit_test(a_changed_field_is_named),
         cmocka_unit_test(steps_are_compared_with_the_run),
         cmocka_unit_test(each_value_of_a_log_is_compared),
+        cmocka_unit_test(checkpoints_of_other_runs_are_found),
+        cmocka_unit_test(own_problems_are_no_differences),
         cmocka_unit_test(forgeries_are_found),
     };
     return cmocka_run_group_tests(tests, make, remove_folder);
