@@ -233,7 +233,8 @@ void lki_conv_bf16_backward_weights(lk_exec *exec, const lki_conv_shape *shape, 
 
 /* Returns the bytes of a pack of the weights for values of `dtype`, for the product that computes y
  * or dx.  0: packing is not worthwhile. */
-size_t lki_conv_pack_bytes(const lki_conv_shape *shape, lk_dtype dtype, bool backward);
+size_t lki_conv_pack_bytes(const lk_exec *exec, const lki_conv_shape *shape, lk_dtype dtype,
+                           bool backward);
 
 /* Computes the maximum of windows, in F32 or BF16.  Uses the fields h, w, cin (= cout), kh, kw,
  * stride and pad of the shape.  `argmax` (n, oh, ow, c) receives the position of the first largest

@@ -98,8 +98,7 @@ static size_t conv_pack_bytes(const lk_block *block, const lk_exec *exec, lk_dty
                               uint32_t samples, bool backward)
 {
     lki_conv_shape shape = conv_of(block, samples);
-    (void)exec;
-    return lki_conv_pack_bytes(&shape, dtype, backward);
+    return lki_conv_pack_bytes(exec, &shape, dtype, backward);
 }
 
 static void conv_forward(const lk_block_call *call)

@@ -15,6 +15,7 @@
 #include "tensor/isa/gemm.h"
 #include "tensor/isa/nn.h"
 #include "tensor/isa/param.h"
+#include "tensor/isa/pool.h"
 #include "tensor/isa/scores.h"
 
 /* The kernels that multiply bf16 values.  `short_parts` are for sums of products with few values of
@@ -34,6 +35,7 @@ typedef struct lki_kernels {
     const lki_nn_kernels          *nn;
     const lki_conv_kernels        *conv;
     const lki_decoder_kernels     *decoder;
+    const lki_pool_kernels        *pool;
 } lki_kernels;
 
 #if defined(__x86_64__)

@@ -11,7 +11,7 @@
  *
  * With stride s an input pixel uses only the taps of its own residue modulo s.  So the input's
  * gradient is computed separately for each of the s * s residues, with only its taps.  The weights'
- * gradient is in conv_weights.c.
+ * gradient is in conv_weights.c, and convolutions of one tap are products (conv_product.c).
  *
  * Order:   every output is one chain of fma: in the forward pass over (ky, kx, ci), for the input's
  *          gradient over ascending (oy, ox, co).  Padding is left out.
@@ -367,7 +367,10 @@ void lki_conv(lk_exec *exec, const lki_conv_shape *shape, const float *x, const 
     grid g = { .image = x, .c = shape->cin, .to = y };
     if (lki_other_conv(exec, shape, LKI_ONEDNN_Y, false, x, w, y))
         return;
-    forward(exec, shape, &g, w, scratch, pack);
+    if (lki_conv_is_product(shape))
+        lki_conv_product(exec, shape, LK_F32, x, w, y, pack);
+    else
+        forward(exec, shape, &g, w, scratch, pack);
 }
 
 /* ---- The input's gradient ---------------------------------------------------------------- */
@@ -409,12 +412,17 @@ void lki_conv_backward_input(lk_exec *exec, const lki_conv_shape *shape, const f
     grid g = { .image = dy, .c = shape->cout, .to = dx, .add = add };
     if (lki_other_conv(exec, shape, LKI_ONEDNN_X, add, dx, w, dy))
         return;
-    backward_input(exec, shape, &g, w, scratch, pack);
+    if (lki_conv_input_is_product(shape, LK_F32, add))
+        lki_conv_product_input(exec, shape, LK_F32, dy, w, dx, add, pack);
+    else
+        backward_input(exec, shape, &g, w, scratch, pack);
 }
 
 static size_t matrix_bytes(const lki_conv_shape *s)
 {
     size_t taps = s->kh * s->kw;
+    if (lki_conv_is_product(s) && lki_conv_input_is_product(s, LK_F32, true))
+        return 0;
     return lki_max(lki_conv_wave_bytes(taps * s->cin, s->cout),
                    lki_conv_wave_bytes(taps * s->cout, s->cin));
 }
@@ -425,15 +433,18 @@ size_t lki_conv_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape, 
     return lki_max(lki_conv_weights_bytes(shape, parts), matrix_bytes(shape));
 }
 
-/* Counts each tap once.  In the backward pass, too, each tap is reordered once, because it belongs
- * to one residue. */
-size_t lki_conv_pack_bytes(const lki_conv_shape *s, lk_dtype dtype, bool backward)
+/* A pack has room for both layouts that a product may have.  Counts each tap once.  In the backward
+ * pass, too, each tap is reordered once, because it belongs to one residue. */
+size_t lki_conv_pack_bytes(const lk_exec *exec, const lki_conv_shape *s, lk_dtype dtype,
+                           bool backward)
 {
     size_t deep   = backward ? s->cout : s->cin, wide = backward ? s->cin : s->cout;
     size_t places = s->n * (backward ? s->h * s->w : s->oh * s->ow);
+    size_t product = dtype == LK_F32 && lki_conv_is_product(s)
+                         ? lki_conv_product_pack_bytes(exec, s, backward) : 0;
     if (places > (size_t)(dtype == LK_BF16 ? LKI_PACKED_PIXELS : LKI_PACKED_ROWS))
         return 0;
     if (dtype == LK_BF16)
         return lki_conv_bf16_pack_bytes(s, backward);
-    return s->kh * s->kw * deep * lki_round_up(wide, LANES) * sizeof(float);
+    return lki_max(product, s->kh * s->kw * deep * lki_round_up(wide, LANES) * sizeof(float));
 }

@@ -54,4 +54,27 @@ size_t lki_conv_weights_bytes(const lki_conv_shape *shape, uint32_t parts);
 /* Returns the bytes of a pack of the weights in bf16, for y or dx. */
 size_t lki_conv_bf16_pack_bytes(const lki_conv_shape *shape, bool backward);
 
+/* ---- conv_product.c ---------------------------------------------------------------------- */
+
+/* Return true if y or dx, or dw in FP32, is computed as a matrix product. */
+bool lki_conv_is_product(const lki_conv_shape *shape);
+bool lki_conv_input_is_product(const lki_conv_shape *shape, lk_dtype dtype, bool add);
+bool lki_conv_weights_are_product(const lki_conv_shape *shape);
+
+/* Compute y, dx and dw, as the functions of ops.h do; y and dx have values of `dtype`.  dw needs
+ * lki_conv_product_weights_bytes() bytes of scratch memory. */
+void   lki_conv_product(lk_exec *exec, const lki_conv_shape *shape, lk_dtype dtype, const void *x,
+                        const float *w, void *y, const lk_pack *pack);
+void   lki_conv_product_input(lk_exec *exec, const lki_conv_shape *shape, lk_dtype dtype,
+                              const void *dy, const float *w, void *dx, bool add,
+                              const lk_pack *pack);
+void   lki_conv_product_weights(lk_exec *exec, const lki_conv_shape *shape, const float *x,
+                                const float *dy, float *dw, bool add, const lki_parts *parts,
+                                void *scratch);
+size_t lki_conv_product_weights_bytes(const lki_conv_shape *shape);
+
+/* Returns the bytes of a pack of the weights in FP32, for y or dx. */
+size_t lki_conv_product_pack_bytes(const lk_exec *exec, const lki_conv_shape *shape,
+                                   bool backward);
+
 #endif

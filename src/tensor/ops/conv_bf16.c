@@ -4,9 +4,9 @@
  *      input      dx (pixel, cin)        = windows of dy (pixel, taps cout)  times  weights
  *      weights    dw (cout, kh kw cin)   = transposed dy (cout, pixel)       times  windows of x
  *
- * lki_gemm() computes the first two and copies the windows that it needs, a panel at a time.  The
- * third uses the same kernels.  So sums have the order of all products of bf16 values, and every
- * instruction set has its kernels.
+ * lki_gemm() computes the first two and copies the windows that it needs, a panel at a time; with
+ * one tap it needs none (conv_product.c).  The third uses the same kernels.  So sums have the order
+ * of all products of bf16 values, and every instruction set has its kernels.
  *
  * With stride s an input pixel uses only the taps of its own residue modulo s.  So the input's
  * gradient is computed separately for each of the s * s residues, whose pixels are then not
@@ -157,10 +157,9 @@ static lki_windows windows_of(const lki_conv_shape *s, const uint16_t *x)
                           .down = s->oh, .across = s->ow, .taps_y = s->kh, .taps_x = s->kw };
 }
 
-void lki_conv_bf16(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x, const float *w,
-                   uint16_t *y, void *scratch, const lk_pack *pack)
+static void forward(lk_exec *exec, const lki_conv_shape *s, const uint16_t *x, const float *w,
+                    uint16_t *y, void *scratch, const lk_pack *pack)
 {
-    const lki_conv_shape *s     = shape;
     size_t                depth = s->kh * s->kw * s->cin, at = 0;
     lki_windows           windows = windows_of(s, x);
     rounding              r = { .shape = s, .taps = all_taps(s), .w = w, .to = scratch,
@@ -175,6 +174,15 @@ void lki_conv_bf16(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x
     multiply(exec, &gemm, pack, turn, &at);
     if (turn == LKI_PACK_MINE)
         lki_pack_end(pack, layout);
+}
+
+void lki_conv_bf16(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x, const float *w,
+                   uint16_t *y, void *scratch, const lk_pack *pack)
+{
+    if (lki_conv_is_product(shape))
+        lki_conv_product(exec, shape, LK_BF16, x, w, y, pack);
+    else
+        forward(exec, shape, x, w, y, scratch, pack);
 }
 
 /* ---- The input's gradient ---------------------------------------------------------------- */
@@ -251,11 +259,10 @@ static void input_residue(lk_exec *exec, input *in, size_t ry, size_t rx)
         copy_residue(exec, &to, false);
 }
 
-void lki_conv_bf16_backward_input(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *dy,
-                                  const float *w, uint16_t *dx, bool add, void *scratch,
-                                  const lk_pack *pack)
+static void backward_input(lk_exec *exec, const lki_conv_shape *s, const uint16_t *dy,
+                           const float *w, uint16_t *dx, bool add, void *scratch,
+                           const lk_pack *pack)
 {
-    const lki_conv_shape *s = shape;
     uint32_t layout = lki_gemm_pack_layout(exec, &(lki_gemm_args){ .operands = LK_BF16 });
     input    in = { .shape = s, .dy = dy, .w = w, .dx = dx, .add = add, .rounded = scratch,
                     .rows = (uint16_t *)(void *)((char *)scratch + rounded_bytes(s)),
@@ -265,6 +272,16 @@ void lki_conv_bf16_backward_input(lk_exec *exec, const lki_conv_shape *shape, co
             input_residue(exec, &in, ry, rx);
     if (in.turn == LKI_PACK_MINE)
         lki_pack_end(pack, layout);
+}
+
+void lki_conv_bf16_backward_input(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *dy,
+                                  const float *w, uint16_t *dx, bool add, void *scratch,
+                                  const lk_pack *pack)
+{
+    if (lki_conv_input_is_product(shape, LK_BF16, add))
+        lki_conv_product_input(exec, shape, LK_BF16, dy, w, dx, add, pack);
+    else
+        backward_input(exec, shape, dy, w, dx, add, scratch, pack);
 }
 
 /* ---- The gradient of the weights --------------------------------------------------------- */
@@ -534,6 +551,6 @@ size_t lki_conv_bf16_scratch_bytes(const lk_exec *exec, const lki_conv_shape *sh
     const lki_conv_shape *s     = shape;
     uint32_t              slots = lki_part_slots(parts);
     (void)exec;
-    return lki_max(rounded_bytes(s) + residue_bytes(s),
+    return lki_max(lki_conv_is_product(s) ? 0 : rounded_bytes(s) + residue_bytes(s),
                    (s->kh * s->kw == 1 ? slots - 1 : slots) * weights_of(s) * sizeof(float));
 }

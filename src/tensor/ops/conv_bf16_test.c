@@ -53,14 +53,13 @@ static void one_machine(lk_exec *exec, const lki_conv_shape *s, const results *w
     uint16_t *y = nn_values_bf16(c.y, 7, 1), *dx = nn_values_bf16(c.x, 4, scale * scale);
     float    *dw = nn_values(c.w, 6);
     conv_pack forward, backward;
-    uint32_t  layout = lki_gemm_pack_layout(exec, &(lki_gemm_args){ .operands = LK_BF16 });
     for (size_t i = 0; i < c.w; i++)
         dw[i] *= scale * scale;
 
     for (int way = 0; way < pack_ways(exec); way++) {
         memset(y, 0xff, c.y * sizeof *y);
         lki_conv_bf16(exec, s, want->x, want->w, y, scratch,
-                      pack_of(&forward, s, LK_BF16, false, layout, way));
+                      pack_of(&forward, exec, s, LK_BF16, FORWARD, way));
         nn_same_bf16(exec, "y", c.y, y, want->y);
     }
     lki_conv_bf16_backward_input(exec, s, want->dy, want->w, dx, true, scratch, NULL);
@@ -68,7 +67,7 @@ static void one_machine(lk_exec *exec, const lki_conv_shape *s, const results *w
     for (int way = 0; way < pack_ways(exec); way++) {
         memset(dx, 0xff, c.x * sizeof *dx);
         lki_conv_bf16_backward_input(exec, s, want->dy, want->w, dx, false, scratch,
-                                     pack_of(&backward, s, LK_BF16, true, layout, way));
+                                     pack_of(&backward, exec, s, LK_BF16, BACKWARD, way));
         nn_same_bf16(exec, "dx", c.x, dx, want->dx);
     }
     lki_conv_bf16_backward_weights(exec, s, want->x, want->dy, dw, true, NULL, scratch);

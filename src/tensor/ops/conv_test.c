@@ -25,7 +25,8 @@ static void forward_bits(void **state)
             conv_pack p;
             for (int way = 0; way < pack_ways(m.exec[k]); way++) {
                 memset(y, 0xff, c.y * sizeof *y);
-                lki_conv(m.exec[k], &s, x, w, y, scratch, pack_of(&p, &s, LK_F32, false, 0, way));
+                lki_conv(m.exec[k], &s, x, w, y, scratch,
+                         pack_of(&p, m.exec[k], &s, LK_F32, FORWARD, way));
                 nn_same(m.exec[k], "y", c.y, y, want);
             }
             free(p.pack.data);
@@ -55,7 +56,8 @@ static void input_bits(void **state)
             for (int way = 0; way < pack_ways(m.exec[k]); way++) {
                 float *dx = nn_values(c.x, 3);
                 lki_conv_backward_input(m.exec[k], &s, dy, w, dx, add, scratch,
-                                        pack_of(&p, &s, LK_F32, true, 0, way));
+                                        pack_of(&p, m.exec[k], &s, LK_F32,
+                                                add ? BACKWARD_ADDED : BACKWARD, way));
                 nn_same(m.exec[k], "dx", c.x, dx, want);
                 free(dx);
             }

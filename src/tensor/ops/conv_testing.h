@@ -2,11 +2,12 @@
 #ifndef LKI_TENSOR_OPS_CONV_TESTING_H
 #define LKI_TENSOR_OPS_CONV_TESTING_H
 
+#include "tensor/ops/conv.h"
 #include "tensor/ops/nn_testing.h"
 
 /* n, h, w, cin, cout, kh, kw, stride, pad.  The first shapes are odd sizes and shapes of real
- * networks.  Then follow kernels larger than the image, strides larger than the kernel, and shapes
- * that exceed a task's buffers. */
+ * networks.  Then follow kernels larger than the image, strides larger than the kernel, shapes that
+ * exceed a task's buffers, and matrix products: the last has sums that dx must not hold. */
 static const lki_conv_shape shapes[] = {
     { 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0 },    { 2, 5, 6, 3, 16, 3, 3, 1, 1, 0, 0 },
     { 1, 9, 7, 16, 33, 3, 3, 1, 1, 0, 0 },  { 3, 8, 8, 20, 17, 3, 3, 2, 1, 0, 0 },
@@ -17,7 +18,8 @@ static const lki_conv_shape shapes[] = {
     { 9, 4, 4, 29, 80, 3, 3, 1, 1, 0, 0 },  { 2, 1, 700, 4, 18, 1, 3, 2, 0, 0, 0 },
     { 3, 64, 64, 30, 34, 1, 1, 1, 0, 0, 0 }, { 1, 2, 2500, 14, 16, 3, 3, 1, 1, 0, 0 },
     { 1, 20, 3, 2, 5, 17, 2, 1, 1, 0, 0 },   { 1, 3, 3000, 32, 4, 3, 3, 24, 1, 0, 0 },
-    { 2, 11, 10, 3, 2, 7, 7, 2, 3, 0, 0 },
+    { 2, 11, 10, 3, 2, 7, 7, 2, 3, 0, 0 },   { 3, 20, 20, 32, 96, 1, 1, 1, 0, 0, 0 },
+    { 3, 9, 8, 64, 33, 1, 1, 2, 0, 0, 0 },   { 2, 3, 7, 36, 500, 1, 1, 1, 0, 0, 0 },
 };
 
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
@@ -53,10 +55,25 @@ static inline int pack_ways(const lk_exec *exec)
     return lk_exec_threads(exec) == 3 ? 4 : 1;
 }
 
-static inline const lk_pack *pack_of(conv_pack *p, const lki_conv_shape *s, lk_dtype dtype,
-                                     bool backward, uint32_t layout, int way)
+/* The product that a pack is for. */
+typedef enum { FORWARD, BACKWARD, BACKWARD_ADDED } pass;
+
+/* Returns the layout of a pack. */
+static inline uint32_t layout_of(const lk_exec *exec, const lki_conv_shape *s, lk_dtype dtype,
+                                 pass which)
 {
-    size_t bytes = lki_conv_pack_bytes(s, dtype, backward);
+    bool product = which == FORWARD
+                       ? lki_conv_is_product(s)
+                       : lki_conv_input_is_product(s, dtype, which == BACKWARD_ADDED);
+    return dtype == LK_BF16 || product
+               ? lki_gemm_pack_layout(exec, &(lki_gemm_args){ .operands = dtype }) : 0;
+}
+
+static inline const lk_pack *pack_of(conv_pack *p, const lk_exec *exec, const lki_conv_shape *s,
+                                     lk_dtype dtype, pass which, int way)
+{
+    size_t   bytes  = lki_conv_pack_bytes(exec, s, dtype, which != FORWARD);
+    uint32_t layout = layout_of(exec, s, dtype, which);
     if (way == 0)
         *p = (conv_pack){ .pack = { .version = 3 } };
     if (way == 0 || bytes == 0)

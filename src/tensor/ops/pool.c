@@ -15,10 +15,10 @@
 
 #include "base/memory.h"
 #include "device/half.h"
-#include "tensor/ops.h"
+#include "tensor/exec.h"
 #include "tensor/isa/kernels.h"
 
-enum { CHANNELS = 32 }; /* channels that are processed together */
+enum { CHANNELS = 32 }; /* channels of a mean that are processed together */
 
 static float value_at(lk_dtype type, const void *values, size_t i)
 {
@@ -34,70 +34,40 @@ static void put(lk_dtype type, void *values, size_t i, float x)
         ((float *)values)[i] = x;
 }
 
-static void load(lk_dtype type, size_t count, const void *values, size_t at, float *restrict to)
-{
-    for (size_t i = 0; i < count; i++)
-        to[i] = value_at(type, values, at + i);
-}
-
-static void store(lk_dtype type, size_t count, const float *restrict from, void *values, size_t at)
-{
-    for (size_t i = 0; i < count; i++)
-        put(type, values, at + i, from[i]);
-}
-
 /* ---- Maximum ----------------------------------------------------------------------------- */
 
 typedef struct {
-    lk_dtype              type;
-    const lki_conv_shape *shape;
-    const void           *x, *dy;
-    void                 *y, *dx;
-    uint32_t             *argmax;
-    const uint32_t       *from;
-    bool                  add;
+    const lki_pool_kernels *kernels;
+    lk_dtype                type;
+    size_t                  bytes; /* of a value */
+    const lki_conv_shape   *shape;
+    const void             *x, *dy;
+    void                   *y, *dx;
+    uint32_t               *argmax;
+    const uint32_t         *from;
+    bool                    add;
 } maxpool;
 
-/* Compares input position `at` with the current maximum of `c` channels.  The first NaN takes
- * precedence over all numbers. */
-static void compete(const float *restrict x, uint32_t at, size_t c, float *restrict best,
-                    uint32_t *restrict where)
+/* Positions first .. last - 1. */
+typedef struct { size_t first, last; } range;
+
+/* Returns the inputs, of `size`, that are in window `at`. */
+static range inputs_of(size_t at, size_t size, size_t kernel, size_t stride, size_t pad)
 {
-    for (size_t i = 0; i < c; i++) {
-        bool wins = !(x[i] <= best[i]) && best[i] == best[i];
-        best[i]   = wins ? x[i] : best[i];
-        where[i]  = wins ? at : where[i];
-    }
+    size_t low = at * stride, high = low + kernel;
+    return (range){ low > pad ? low - pad : 0, high > pad ? lki_min(size, high - pad) : 0 };
 }
 
-/* Computes channels first .. first + count - 1 of output (oy, ox). */
-static void maxpool_window(const maxpool *m, size_t sample, size_t oy, size_t ox, size_t first,
-                           size_t count, float *best, uint32_t *where)
+/* Returns the windows, of `count`, that contain input `at`. */
+static range windows_of(size_t at, size_t count, size_t kernel, size_t stride, size_t pad)
 {
-    const lki_conv_shape *s = m->shape;
-    float                 x[CHANNELS];
-    bool                  any = false;
-    for (size_t ky = 0; ky < s->kh; ky++) {
-        /* the index wraps around above the image, and is then >= h */
-        size_t iy = oy * s->stride + ky - s->pad;
-        if (iy >= s->h)
-            continue;
-        for (size_t kx = 0; kx < s->kw; kx++) {
-            size_t ix = ox * s->stride + kx - s->pad;
-            if (ix >= s->w)
-                continue;
-            uint32_t at = (uint32_t)(iy * s->w + ix);
-            load(m->type, count, m->x, (sample * s->h * s->w + at) * s->cin + first, x);
-            if (any)
-                compete(x, at, count, best, where);
-            else
-                memcpy(best, x, count * sizeof *x);
-            for (size_t i = 0; i < count && !any; i++)
-                where[i] = at;
-            any = true;
-        }
-    }
-    LK_ASSERT(any);
+    size_t low = at + pad < kernel ? 0 : (at + pad - kernel) / stride + 1;
+    return (range){ low, lki_min(count, (at + pad) / stride + 1) };
+}
+
+static const void *element(const void *values, size_t index, size_t bytes)
+{
+    return (const char *)values + index * bytes;
 }
 
 /* Computes a row of outputs. */
@@ -105,41 +75,36 @@ static void maxpool_task(void *context, size_t index, uint32_t thread)
 {
     const maxpool        *m = context;
     const lki_conv_shape *s = m->shape;
-    float                 best[CHANNELS];
+    range                 y = inputs_of(index % s->oh, s->h, s->kh, s->stride, s->pad);
     (void)thread;
 
-    for (size_t ox = 0; ox < s->ow; ox++)
-        for (size_t first = 0; first < s->cin; first += CHANNELS) {
-            size_t count = lki_min(CHANNELS, s->cin - first);
-            size_t out   = (index * s->ow + ox) * s->cin + first;
-            maxpool_window(m, index / s->oh, index % s->oh, ox, first, count, best,
-                           m->argmax + out);
-            store(m->type, count, best, m->y, out);
-        }
+    for (size_t ox = 0; ox < s->ow; ox++) {
+        range  x   = inputs_of(ox, s->w, s->kw, s->stride, s->pad);
+        size_t out = (index * s->ow + ox) * s->cin, at = y.first * s->w + x.first;
+        LK_ASSERT(y.first < y.last && x.first < x.last);
+        m->kernels->max(&(lki_max_window){
+            .type     = m->type,
+            .channels = s->cin,
+            .rows     = y.last - y.first,
+            .columns  = x.last - x.first,
+            .row      = s->w * s->cin,
+            .x        = element(m->x, (index / s->oh * s->h * s->w + at) * s->cin, m->bytes),
+            .at       = (uint32_t)at,
+            .at_row   = (uint32_t)s->w,
+            .y        = (char *)m->y + out * m->bytes,
+            .argmax   = m->argmax + out,
+        });
+    }
 }
 
 void lki_maxpool(lk_exec *exec, lk_dtype type, const lki_conv_shape *shape, const void *x, void *y,
                  uint32_t *argmax)
 {
-    maxpool m = { .type = type, .shape = shape, .x = x, .y = y, .argmax = argmax };
+    maxpool m = { .kernels = lki_exec_kernels(exec)->pool, .type = type,
+                  .bytes = lk_dtype_bytes(type), .shape = shape, .x = x, .y = y,
+                  .argmax = argmax };
     LK_ASSERT(shape->cin == shape->cout);
-    lki_pool_run(lki_exec_pool(exec), shape->n * shape->oh, maxpool_task, &m);
-}
-
-/* Windows first .. last - 1 of `count`: those that contain position `at`. */
-typedef struct { size_t first, last; } covering;
-
-static covering covering_of(size_t at, size_t count, size_t kernel, size_t stride, size_t pad)
-{
-    size_t low = at + pad < kernel ? 0 : (at + pad - kernel) / stride + 1;
-    return (covering){ low, lki_min(count, (at + pad) / stride + 1) };
-}
-
-static void gather(const float *restrict dy, const uint32_t *restrict from, uint32_t at, size_t c,
-                   float *restrict sum)
-{
-    for (size_t i = 0; i < c; i++)
-        sum[i] = from[i] == at ? sum[i] + dy[i] : sum[i];
+    lki_exec_run(exec, shape->n * shape->oh, maxpool_task, &m);
 }
 
 /* Computes a row of inputs. */
@@ -147,34 +112,35 @@ static void maxpool_backward_task(void *context, size_t index, uint32_t thread)
 {
     const maxpool        *m = context;
     const lki_conv_shape *s = m->shape;
-    size_t   sample = index / s->h, iy = index % s->h;
-    covering y = covering_of(iy, s->oh, s->kh, s->stride, s->pad);
-    float    sum[CHANNELS], dy[CHANNELS];
+    size_t                sample = index / s->h, iy = index % s->h;
+    range                 y = windows_of(iy, s->oh, s->kh, s->stride, s->pad);
     (void)thread;
 
-    LK_ASSERT(s->cin > 0);
-    for (size_t i = 0, count; i < s->w * s->cin; i += count) {
-        size_t   ix = i / s->cin, first = i % s->cin;
-        covering x  = covering_of(ix, s->ow, s->kw, s->stride, s->pad);
-        count       = lki_min(CHANNELS, s->cin - first);
-        memset(sum, 0, sizeof sum);
-        if (m->add)
-            load(m->type, count, m->dx, index * s->w * s->cin + i, sum);
-        for (size_t oy = y.first; oy < y.last; oy++)
-            for (size_t ox = x.first; ox < x.last; ox++) {
-                size_t out = ((sample * s->oh + oy) * s->ow + ox) * s->cin + first;
-                load(m->type, count, m->dy, out, dy);
-                gather(dy, m->from + out, (uint32_t)(iy * s->w + ix), count, sum);
-            }
-        store(m->type, count, sum, m->dx, index * s->w * s->cin + i);
+    for (size_t ix = 0; ix < s->w; ix++) {
+        range  x   = windows_of(ix, s->ow, s->kw, s->stride, s->pad);
+        size_t out = ((sample * s->oh + y.first) * s->ow + x.first) * s->cin;
+        m->kernels->max_backward(&(lki_max_outputs){
+            .type     = m->type,
+            .channels = s->cin,
+            .rows     = y.first < y.last ? y.last - y.first : 0,
+            .columns  = x.first < x.last ? x.last - x.first : 0,
+            .row      = s->ow * s->cin,
+            .dy       = element(m->dy, out, m->bytes),
+            .argmax   = m->from + out,
+            .at       = (uint32_t)(iy * s->w + ix),
+            .dx       = (char *)m->dx + (index * s->w + ix) * s->cin * m->bytes,
+            .add      = m->add,
+        });
     }
 }
 
 void lki_maxpool_backward(lk_exec *exec, lk_dtype type, const lki_conv_shape *shape,
                           const uint32_t *argmax, const void *dy, void *dx, bool add)
 {
-    maxpool m = { .type = type, .shape = shape, .from = argmax, .dy = dy, .dx = dx, .add = add };
-    lki_pool_run(lki_exec_pool(exec), shape->n * shape->h, maxpool_backward_task, &m);
+    maxpool m = { .kernels = lki_exec_kernels(exec)->pool, .type = type,
+                  .bytes = lk_dtype_bytes(type), .shape = shape, .from = argmax, .dy = dy,
+                  .dx = dx, .add = add };
+    lki_exec_run(exec, shape->n * shape->h, maxpool_backward_task, &m);
 }
 
 /* ---- Mean -------------------------------------------------------------------------------- */
