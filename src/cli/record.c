@@ -20,6 +20,7 @@
 #include "cli/replace.h"
 #include "cli/values.h"
 #include "lockstep/checkpoint.h"
+#include "lockstep/report.h"
 
 enum { PATH = 2048 };
 
@@ -219,10 +220,11 @@ static void add_option(arguments *a, const char *name, const char *value)
 }
 
 /* Writes a path as an absolute one. */
-static void absolute(const char *here, const char *path, size_t length, char *out, size_t bytes)
+static void absolute(void *here, const char *path, size_t length, char *out, size_t bytes)
 {
     bool whole = length > 0 && (*path == '/' || *path == '-');
-    (void)snprintf(out, bytes, "%s%s%.*s", whole ? "" : here, whole ? "" : "/", (int)length, path);
+    (void)snprintf(out, bytes, "%s%s%.*s", whole ? "" : (const char *)here,
+                   whole ? "" : "/", (int)length, path);
 }
 
 /* Returns a recorded path as one from the directory in which the run was started or, if that is
@@ -243,18 +245,17 @@ bool lki_record_init(const char *run, char *path, size_t bytes)
     json_t       *object = json_load_file(file, 0, NULL);
     const json_t *list   = json_object_get(object, "options");
     const char   *init   = json_string_value(json_object_get(list, "init"));
-    char         *found  = init != NULL ? recorded_path(object, init) : NULL;
-    if (found != NULL)
-        (void)snprintf(path, bytes, "%s", found);
-    const bool exists = found != NULL;
-    free(found);
+    char         *place  = init != NULL ? recorded_path(object, init) : NULL;
+    const bool    exists = place != NULL;
+    if (exists && lk_run_file(path, bytes, run, init) != LK_OK) /* nowhere */
+        (void)snprintf(path, bytes, "%s", place);
+    free(place);
     json_decref(object);
     return exists;
 }
 
-/* Writes the value of a FILE option with its paths as absolute ones. */
-static void absolute_value(const lki_option *row, const char *here, const char *value, char *out,
-                           size_t bytes)
+void lki_place_value(const lki_option *row, lki_place_hook place, void *context, const char *value,
+                     char *out, size_t bytes)
 {
     char        source[LKI_SOURCE_BYTES];
     lki_message error;
@@ -264,7 +265,7 @@ static void absolute_value(const lki_option *row, const char *here, const char *
         return;
     }
     if (strcmp(row->name, "data") != 0) {
-        absolute(here, value, strlen(value), out, bytes);
+        place(context, value, strlen(value), out, bytes);
         return;
     }
     const char *known = lki_source_of(value, source, &error);
@@ -275,17 +276,18 @@ static void absolute_value(const lki_option *row, const char *here, const char *
         return;
     }
     size_t used = (size_t)snprintf(out, bytes, "%.*s", (int)head, known);
-    absolute(here, known + head, first, out + used, bytes - used);
+    place(context, known + head, first, out + used, bytes - used);
     if (known[head + first] != ',')
         return;
     used = strlen(out);
     (void)snprintf(out + used, bytes - used, ",");
-    absolute(here, known + head + first + 1, strlen(known + head + first + 1), out + used + 1,
-             bytes - used - 1);
+    place(context, known + head + first + 1, strlen(known + head + first + 1), out + used + 1,
+          bytes - used - 1);
 }
 
-/* Appends the arguments of the user; paths become absolute. */
-static void add_more(arguments *a, char *const *more, const char *here)
+/* Appends the arguments of the user; paths become absolute.  Not inlined, because values are
+ * large. */
+__attribute__((noinline)) static void add_more(arguments *a, char *const *more, char *here)
 {
     char text[2 * PATH];
     for (size_t i = 0; more[i] != NULL; i++) {
@@ -295,14 +297,14 @@ static void add_more(arguments *a, char *const *more, const char *here)
         if (row != NULL && name[length] == '=') {
             char head[80];
             (void)snprintf(head, sizeof head, "--%.*s", (int)length, name);
-            absolute_value(row, here, name + length + 1, text, sizeof text);
+            lki_place_value(row, absolute, here, name + length + 1, text, sizeof text);
             add(a, head, text);
             continue;
         }
         add(a, more[i], NULL);
         bool takes = row != NULL && row->type != LKI_OPTION_FLAG && !row->value_optional;
         if (takes && more[i + 1] != NULL) {
-            absolute_value(row, here, more[++i], text, sizeof text);
+            lki_place_value(row, absolute, here, more[++i], text, sizeof text);
             add(a, text, NULL);
         }
     }
@@ -337,10 +339,14 @@ static json_t *load(const char *command, const char *run)
                         "lockstep %s MODEL ... --checkpoint %s%s.  A program with lockstep.torch "
                         "has no such file: start the program again\n",
                 command, run, same, run, rest);
+    else if (object != NULL)
+        fprintf(stderr, "lockstep %s: '%s' has no \"options\" of a run; give them as before: "
+                        "lockstep %s MODEL ... --checkpoint %s%s\n", command, path, same, run,
+                rest);
     else
         fprintf(stderr, "lockstep %s: '%s' line %d: %s; give the options as before: lockstep %s "
-                        "MODEL ... --checkpoint %s%s\n", command, path, why.line, why.text, same,
-                run, rest);
+                        "MODEL ... --checkpoint %s%s\n", command, path, why.line > 0 ? why.line : 1,
+                why.text, same, run, rest);
     json_decref(object);
     return NULL;
 }
@@ -399,28 +405,96 @@ static void add_tokenizer(arguments *a, const json_t *object, const char *run, c
     free(path);
 }
 
+/* ---- Where the files of a run are ---------------------------------------------------------- */
+
+/* The files of a run that may have been moved, with those of its data that are nowhere. */
+typedef struct {
+    const json_t *object;
+    const char   *run;
+    bool          unfound; /* a relative path is used as it is, because nothing is there */
+    char          missing[PATH]; /* the file that was placed last, if it is nowhere; else "" */
+} places;
+
+/* Writes the path of a file where it is now, or as it is if that is still its place, or if it is
+ * nowhere.  Settings of data after `?` are kept.  Not inlined, because the paths are large. */
+__attribute__((noinline)) static void place_recorded(void *context, const char *path,
+                                                     size_t length, char *out, size_t bytes)
+{
+    places      *p = context;
+    char         name[PATH], found[2 * PATH];
+    const char  *settings = memchr(path, '?', length);
+    const size_t plain    = settings != NULL ? (size_t)(settings - path) : length;
+    (void)snprintf(name, sizeof name, "%.*s", (int)plain, path);
+    (void)snprintf(out, bytes, "%.*s", (int)length, path);
+    if (strcmp(name, "-") == 0)
+        return;
+    char      *place = recorded_path(p->object, name);
+    const bool there = lk_run_file(found, sizeof found, p->run, name) == LK_OK;
+    if (there && place != NULL && strcmp(found, place) != 0)
+        (void)snprintf(out, bytes, "%s%.*s", found, (int)(length - plain), path + plain);
+    if (!there)
+        (void)snprintf(p->missing, sizeof p->missing, "%s", place != NULL ? place : name);
+    p->unfound = p->unfound || (!there && name[0] != '/');
+    free(place);
+}
+
+/* Appends a recorded option, with its files where they are now.  Sets *lacks if the data are
+ * nowhere.  Not inlined, because the value is large. */
+__attribute__((noinline)) static void add_placed(arguments *a, places *p, const char *name,
+                                                 const char *value, bool *lacks)
+{
+    char text[2 * PATH];
+    p->missing[0] = '\0';
+    lki_place_value(find(name, strlen(name)), place_recorded, p, value, text, sizeof text);
+    *lacks = *lacks || (strcmp(name, "data") == 0 && p->missing[0] != '\0');
+    add_option(a, name, text);
+}
+
+/* Refuses a run whose data are nowhere. */
+static bool refuse_lacking(const char *asker, const places *p, const char *data)
+{
+    fprintf(stderr, "lockstep %s: cannot find the data '%s' of the run '%s', neither where they "
+                    "were nor beside the run; say where they are: --data %.*sPATH\n", asker, data,
+            p->run, (int)(strcspn(data, ":") + 1), data);
+    return false;
+}
+
 /* Appends the recorded options.  The files that the original of a copied run writes are left to
- * it. */
-static void add_recorded(arguments *a, const json_t *object, const char *asker, const char *run,
-                         char *const *more)
+ * it.  Returns false after an error, which is printed: the data are nowhere, and `more` has no
+ * others. */
+static bool add_recorded(arguments *a, places *p, const char *asker, char *const *more)
 {
     const char *name;
     json_t     *value;
-    const bool  copy = is_copy(object, run);
-    json_object_foreach(json_object_get(object, "options"), name, value)
+    bool        lacks = false;
+    const bool  copy  = is_copy(p->object, p->run);
+    json_object_foreach(json_object_get(p->object, "options"), name, value)
     {
-        if (is_replaced(name, more))
+        const char *text = json_string_value(value);
+        if (is_replaced(name, more) || text == NULL)
             continue;
-        if (strcmp(name, "tokenizer") == 0 && json_is_string(value))
-            add_tokenizer(a, object, run, json_string_value(value));
+        if (strcmp(name, "tokenizer") == 0)
+            add_tokenizer(a, p->object, p->run, text);
         else if (!copy || !is_output(name))
-            add_option(a, name, json_string_value(value));
+            add_placed(a, p, name, text, &lacks);
         else if (!has(more, name) && strcmp(asker, "resume") == 0) /* verify writes none */
             fprintf(stderr, "lockstep %s: note: '%s' is a copy of '%s', so it does not write to "
-                            "that run's --%s %s: give it another one\n", asker, run,
-                    json_string_value(json_object_get(object, "checkpoint")), name,
-                    json_string_value(value));
+                            "that run's --%s %s: give it another one\n", asker, p->run,
+                    json_string_value(json_object_get(p->object, "checkpoint")), name, text);
+        if (lacks && !has(more, "data") && strcmp(asker, "attest") != 0)
+            return refuse_lacking(asker, p, text);
+        lacks = false;
     }
+    return true;
+}
+
+/* Changes to the directory in which a run was started. */
+static void enter_directory(const places *p, const char *asker)
+{
+    const char *directory = json_string_value(json_object_get(p->object, "directory"));
+    if (directory != NULL && chdir(directory) != 0 && p->unfound)
+        fprintf(stderr, "lockstep %s: note: '%s', where the run was started, is not there; its "
+                        "paths are read from here\n", asker, directory);
 }
 
 char **lki_record_arguments(const char *asker, const char *command, const char *run,
@@ -429,6 +503,7 @@ char **lki_record_arguments(const char *asker, const char *command, const char *
     char        here[PATH], whole[2 * PATH];
     json_t     *object = load(asker, run);
     arguments   a      = { .room = 16, .good = true };
+    places      p      = { .object = object, .run = run };
     if (object == NULL)
         return NULL;
     while (more[a.count] != NULL)
@@ -438,20 +513,18 @@ char **lki_record_arguments(const char *asker, const char *command, const char *
     a.argv  = calloc(a.room, sizeof *a.argv);
     a.good  = a.argv != NULL && getcwd(here, sizeof here) != NULL;
     add(&a, command, NULL);
-    add_recorded(&a, object, asker, run, more);
+    const bool all = add_recorded(&a, &p, asker, more);
     absolute(here, run, strlen(run), whole, sizeof whole);
     add(&a, "--checkpoint", whole);
     if (a.good)
         add_more(&a, more, here);
-    const char *directory = json_string_value(json_object_get(object, "directory"));
-    if (directory != NULL && chdir(directory) != 0)
-        fprintf(stderr, "lockstep %s: note: '%s', where the run was started, is not there; its "
-                        "paths are read from here\n", asker, directory);
+    enter_directory(&p, asker);
     json_decref(object);
     *argc = (int)a.count;
-    if (a.good)
+    if (a.good && all)
         return a.argv;
-    fprintf(stderr, "lockstep %s: out of memory\n", asker);
+    if (all)
+        fprintf(stderr, "lockstep %s: out of memory\n", asker);
     lki_record_free(a.argv);
     return NULL;
 }

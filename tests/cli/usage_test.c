@@ -328,6 +328,16 @@ static const struct {
     { "plan --init nowhere", "lockstep plan: --init nowhere: No such file or directory" },
     { "eval . --data nowhere.txt", "--data nowhere.txt: there is no such file or folder" },
     { "verify", "RUN or FILE is missing: give the --checkpoint directory of a run and a step" },
+    { "verify --step 3 out", "RUN or FILE must be the first argument, before --step: lockstep "
+                             "verify out ..." },
+    { "verify /tmp/ --segments 3", "--segments goes with a statement, and /tmp is a run: lockstep "
+                                   "attest /tmp writes one, and lockstep verify /tmp.attest.json" },
+    { "verify nothing --step 1", "(lockstep verify --help lists its options, and lockstep train "
+                                 "--help=all those that it shares)\n" },
+    { "resume d 2>/dev/null; mkdir d; echo {} >d/command.json; " LK_TEST_COMMAND " resume d",
+      "'d/command.json' has no \"options\" of a run; give them as before: lockstep train MODEL" },
+    { "resume d 2>/dev/null; echo x >d/command.json; " LK_TEST_COMMAND " resume d",
+      "'d/command.json' line 1: " },
     { "run -n 0 ./program", "-n 0: must be an integer from 1 to" },
     { "run -n 1 --nnodes 2 --insecure --rendezvous tcp://h ./program", "is no rendezvous" },
     { "run", "-n N is missing: number of copies of the program to start" },

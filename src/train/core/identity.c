@@ -257,15 +257,17 @@ static void name_value(const char *key, const json_t *value, char text[256])
     free(dump);
 }
 
-static lk_status refuse(const char *key, const json_t *value, const json_t *other)
+/* An option that two configurations have with different values, as texts for messages. */
+typedef struct {
+    const char *name;
+    char        text[64], was[256], now[256];
+} contradiction;
+
+static void describe(contradiction *c, const char *key, const json_t *value, const json_t *other)
 {
-    char name[64], was[256], now[256];
-    name_value(key, other, was);
-    name_value(key, value, now);
-    return lk_fail(LK_EINVAL,
-                   "%s is %s, but the checkpoint was made with %s; resume with the same value, or "
-                   "start a new run in another directory",
-                   known_as(key, name), now, was);
+    c->name = known_as(key, c->text);
+    name_value(key, other, c->was);
+    name_value(key, value, c->now);
 }
 
 /* Returns true if the groups of a run change its bits: they exchange or keep something, or do not
@@ -290,24 +292,58 @@ static bool is_moot(const char *key, const json_t *stored, const json_t *mine)
            (!groups_matter(mine) || (!lki_value_is_unset(here) && !json_equal(there, here)));
 }
 
-lk_status lki_config_compare(const json_t *stored, const json_t *mine)
+/* Returns true if a run that continues may change an option. */
+static bool may_differ(const lki_field *field, const json_t *stored, bool exact)
 {
-    lk_status   status = LK_OK;
+    const bool has_bits = field != NULL && (field->identity != NULL || field->may_change);
+    return field != NULL && !(exact && has_bits) &&
+           lki_field_is_free(field, json_object_get(stored, lki_field_key(field)) != NULL);
+}
+
+/* Finds the first option of `mine` that has another value in `stored`, and may not; with `exact`,
+ * not even if a run that continues may change it and its bits. */
+static bool find_contradiction(const json_t *stored, const json_t *mine, bool exact,
+                               contradiction *out)
+{
     const char *key;
     json_t     *value;
 
     json_object_foreach((json_t *)(uintptr_t)mine, key, value)
     {
-        const lki_field *field = lki_field_find(key);
-        if (field != NULL && lki_field_is_free(field, json_object_get(stored, key) != NULL))
+        if (may_differ(lki_field_find(key), stored, exact) || is_moot(key, stored, mine))
             continue;
-        if (is_moot(key, stored, mine))
-            continue;
-        json_t *other = recorded(stored, key);
-        if (status == LK_OK && !json_equal(other, value))
-            status = refuse(key, value, other);
+        json_t    *other = recorded(stored, key);
+        const bool same  = json_equal(other, value);
+        if (!same)
+            describe(out, key, value, other);
         json_decref(other);
+        if (!same)
+            return true;
     }
+    return false;
+}
+
+lk_status lki_config_compare(const json_t *stored, const json_t *mine)
+{
+    contradiction c;
+    if (!find_contradiction(stored, mine, false, &c))
+        return LK_OK;
+    return lk_fail(LK_EINVAL,
+                   "%s is %s, but the checkpoint was made with %s; resume with the same value, or "
+                   "start a new run in another directory", c.name, c.now, c.was);
+}
+
+lk_status lk_train_compare(const char *stored, const char *mine, bool exact)
+{
+    contradiction c;
+    json_t       *was = json_loads(stored, 0, NULL), *now = json_loads(mine, 0, NULL);
+    lk_status     status = LK_OK;
+    if (!json_is_object(was) || !json_is_object(now))
+        status = lk_fail(LK_EFORMAT, "a recorded configuration is no JSON object");
+    else if (find_contradiction(was, now, exact, &c))
+        status = lk_fail(LK_EINVAL, "%s is recorded as %s, and not as %s", c.name, c.was, c.now);
+    json_decref(was);
+    json_decref(now);
     return status;
 }
 
