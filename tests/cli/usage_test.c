@@ -321,8 +321,8 @@ static const struct {
       "--data https://hf.co/book.txt: nothing is downloaded: download it first" },
     { "train GPT --data out", "gpt, llama, resnet and mlp, did you mean gpt?" },
     { "train Llama --data out", "gpt, llama, resnet and mlp, did you mean llama?" },
-    { "train gpt --data d; mkdir -p d; touch d/command.json; " LK_TEST_COMMAND " eval d --data d",
-      "--data d: is the directory of a run, not data; give data, such as those of the run" },
+    { "train gpt --data r; mkdir -p r; touch r/command.json; " LK_TEST_COMMAND " eval r --data r",
+      "--data r: is the directory of a run, not data; give data, such as those of the run" },
     { "eval a/b --data out", "cannot find 'a/b': No such file or directory; if this is a name on "
                              "the Hugging Face hub, download its folder first: hf download a/b" },
     { "plan --init nowhere", "lockstep plan: --init nowhere: No such file or directory" },
