@@ -23,11 +23,12 @@ LK_API LK_NODISCARD lk_status lk_folder_options(lk_model_options *options, const
 
 typedef struct {
     size_t      struct_size; /* see LK_EXPORT_OPTIONS_INIT */
-    const char *path;        /* a directory of checkpoints (uses the newest), or a checkpoint */
+    const char *path;        /* a directory of checkpoints (uses the newest), a checkpoint, or a
+                              * Hugging Face folder, which is written again */
     const char *out;         /* the new folder; must not exist */
     lk_dtype    dtype;       /* LK_F32, or LK_BF16 or LK_F16, to which values are rounded to nearest
-                              * even; 0 = that of the folder with which the run began, else
-                              * LK_F32.  LK_EINVAL names a value that is too large. */
+                              * even; 0 = that of the folder, or of the one with which the run
+                              * began, else LK_F32.  LK_EINVAL names a value that is too large. */
     lk_weights  weights;
     uint64_t    shard_bytes; /* the largest file of weights, if no tensor is larger; 0 = 5 GB */
 } lk_export_options;
@@ -36,16 +37,17 @@ typedef struct {
 
 typedef struct {
     char     type[16]; /* `model_type` of config.json: gpt2, llama, qwen2 or qwen3 */
-    uint64_t step, parameters;
+    uint64_t step, parameters; /* step: 0 of a folder */
     lk_dtype dtype;
 } lk_exported;
 
 /* Writes config.json, the weights as model.safetensors or as shards with their index, and the
  * tokenizer and the other small files that the run has kept.  A run that began with a folder keeps
- * its config.json, of which only the type of the weights may change.  A run with adapters
- * (lora_rank) writes these alone, as adapter_config.json and adapter_model.safetensors of PEFT.
- * The folder appears complete and durable, or not at all.  LK_EINVAL if it exists;
- * LK_EUNSUPPORTED if transformers has no such model.  `result` may be NULL. */
+ * its config.json, of which only the type of the weights may change, as does a folder that is
+ * written again.  A run with adapters (lora_rank) writes these alone, as adapter_config.json and
+ * adapter_model.safetensors of PEFT.  The folder appears complete and durable, or not at all.
+ * LK_EINVAL if it exists; LK_EUNSUPPORTED if transformers has no such model.  `result` may be
+ * NULL. */
 LK_API LK_NODISCARD lk_status lk_export(const lk_export_options *options, lk_exported *result);
 
 #ifdef __cplusplus

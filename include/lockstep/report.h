@@ -65,26 +65,70 @@ LK_API LK_NODISCARD lk_status lk_diff(const char *a, const char *b, lk_differenc
  * if it has none, or if the path does not fit into `bytes`. */
 LK_API LK_NODISCARD lk_status lk_run_log(char *out, size_t bytes, const char *run);
 
+/* Finds a file that the run in the directory `run` has read or written, by its path in the run's
+ * command.json.  If the directory was moved, the file may have been moved with it: to the same
+ * place relative to it, beside it, or into it.  Returns LK_EIO if it is nowhere; `out` then has the
+ * path where it was. */
+LK_API LK_NODISCARD lk_status lk_run_file(char *out, size_t bytes, const char *run,
+                                          const char *path);
+
 #define LK_NO_WORKER UINT32_MAX
 
-typedef struct lk_log_losses lk_log_losses;
+/* A value of a log that a replay has not repeated.  The texts are JSON, without the quotes of
+ * strings.  `config` is reported if its texts differ at all; lk_train_compare() says whether that
+ * matters. */
+typedef struct {
+    uint64_t    line, step;       /* number of the line, from 1; its step */
+    bool        governs;          /* a first line, of steps that were replayed */
+    const char *key;              /* as in the log */
+    const char *logged, *replayed;
+    uint32_t    virtual_worker;   /* whose loss it is; LK_NO_WORKER: of the whole batch, or no
+                                   * loss */
+} lk_log_difference;
 
-/* Reads the losses that a log has.  Returns LK_EIO or LK_EFORMAT if the log cannot be read. */
-LK_API LK_NODISCARD lk_status lk_log_losses_open(lk_log_losses **out, const char *log);
-LK_API void                   lk_log_losses_free(lk_log_losses *losses);
+/* Receives a difference.  The strings are valid during the call.  Returns false if it does not
+ * count. */
+typedef bool (*lk_log_difference_hook)(void *context, const lk_log_difference *difference);
 
-/* Finds the loss of a virtual worker in a step, or with LK_NO_WORKER that of the whole batch.
- * Returns false if the log does not have all its bits. */
-LK_API bool lk_log_loss(const lk_log_losses *losses, uint64_t step, uint32_t virtual_worker,
-                        double *loss);
+/* The extent of a comparison. */
+typedef struct {
+    uint64_t differences;         /* those that count */
+    uint64_t headers;             /* first lines, with exactness id and data */
+    uint64_t first, last, losses; /* the steps with losses, and their number */
+    uint64_t evaluations;
+    bool     virtual_losses; /* losses of virtual workers in the last step */
+    bool     hashes;         /* those of the last line of a run */
+} lk_log_compared;
+
+/* The log of a run that is to be compared with a replay up to a step. */
+typedef struct lk_log_check lk_log_check;
+
+/* Reads a log for a replay up to step `step`.  Returns LK_EIO if it cannot be read; LK_EFORMAT,
+ * with the number of the line, if a line is no JSON object, has a key twice, or has no usable
+ * step. */
+LK_API LK_NODISCARD lk_status lk_log_check_open(lk_log_check **out, const char *log,
+                                                uint64_t step);
+LK_API void                   lk_log_check_free(lk_log_check *check);
+/* Returns true if the log has the loss of the last step of the replay. */
+LK_API bool lk_log_check_has_step(const lk_log_check *check);
+/* Returns true if the log has an evaluation after a step. */
+LK_API bool lk_log_check_evaluates(const lk_log_check *check, uint64_t step);
+/* Compares the log with that of a replay from step `from` (lk_replay.log): each value that both
+ * have of the steps after `from`, and of first lines.  Times and other values that depend on the
+ * machine are not compared.  Returns an error if a log cannot be read. */
+LK_API LK_NODISCARD lk_status lk_log_check_compare(const lk_log_check *check, const char *replay,
+                                                   uint64_t from, lk_log_difference_hook hook,
+                                                   void *context, lk_log_compared *out);
 
 /* ---- Statements about runs ---------------------------------------------------------------- */
 
 /* Writes a statement about the run in the directory `run`, which has checkpoints and a log: its
  * options, its data with SHA-256, the bits of each loss, and a chain of hashes over losses and
- * checkpoints.  Verifies all checkpoints first.  Returns LK_EINVAL if something of this is missing,
- * if the exactness ids of the checkpoints differ, or if `file` exists and is no statement;
- * LK_ECORRUPT or LK_EIO if a file is damaged, or cannot be read or written. */
+ * checkpoints.  Verifies all checkpoints first.  Compares their hashes of all losses with the log,
+ * and the hash of the weights in its last line with the checkpoint.  Returns LK_EINVAL if something
+ * of this is missing, if the exactness ids of the checkpoints differ, or if `file` exists and is no
+ * statement; LK_ECORRUPT or LK_EIO if a file is damaged, is not of this run, or cannot be read or
+ * written. */
 LK_API LK_NODISCARD lk_status lk_attest(const char *run, const char *file);
 
 typedef struct lk_statement lk_statement;
@@ -119,12 +163,22 @@ LK_API bool lk_statement_has_key(const lk_statement *statement, const char *key)
 LK_API const lk_statement_checkpoint *lk_statement_checkpoint_at(const lk_statement *statement,
                                                                  size_t index);
 
-/* Compares the files of the data with the statement.  paths[count] replaces the paths in the
- * statement, from the first on.  Returns LK_ECORRUPT if one differs. */
+/* Finds a file that the run has read, by its path in the statement's options, like lk_run_file().
+ * `run` is where the run's directory is now.  Returns LK_EIO if the file is nowhere. */
+LK_API LK_NODISCARD lk_status lk_statement_file(const lk_statement *statement, const char *run,
+                                                const char *path, char *out, size_t bytes);
+/* Returns the number of data files of which the statement has the SHA-256.  Data in folders have
+ * none. */
+LK_API size_t lk_statement_file_count(const lk_statement *statement);
+/* Compares these files with the statement.  They are found by lk_statement_file(), but paths[count]
+ * replaces the paths in the statement, from the first on.  Returns LK_ECORRUPT if one differs, and
+ * LK_EIO if one cannot be read. */
 LK_API LK_NODISCARD lk_status lk_statement_check_files(const lk_statement *statement,
+                                                       const char *run,
                                                        const char *const *paths, size_t count);
-/* Compares the index-th checkpoint with that in the directory `run`, of which it reads all files.
- * Returns LK_ECORRUPT if it differs, LK_EIO if it is not there. */
+/* Compares the index-th checkpoint with that in the directory `run`, of which it reads all files,
+ * and its hash of all losses with the losses.  Returns LK_ECORRUPT if it differs, LK_EIO if it is
+ * not there. */
 LK_API LK_NODISCARD lk_status lk_statement_check(const lk_statement *statement, size_t index,
                                                  const char *run);
 /* Compares the losses of the steps after `from`, up to `to`, with those in a log.  Sets *step to

@@ -297,10 +297,16 @@ typedef struct {
     /* (optional) Called for each gradient with a value that is not finite, in the order of
      * backward. */
     void (*odd)(void *context, const lk_replay_odd *odd);
-    /* (optional) Called with the loss of each step that all virtual workers have computed. */
-    void (*after)(void *context, uint64_t step, double loss);
+    /* (optional) Returns true if the validation part is to be evaluated after a step, for the
+     * log. */
+    bool (*evaluates)(void *context, uint64_t step);
     void *context;
     bool  whole; /* all virtual workers compute the step, too, after which `weights` are hashed */
+
+    /* (optional) An empty file for a log of what is replayed, in the form of lk_train_config.log:
+     * the first line, the steps that all virtual workers have computed, evaluations and, if
+     * `whole`, a last line with the hashes after the step. */
+    const char *log;
 
     /* Results. */
     uint64_t from;         /* step of the checkpoint where the replay started */
@@ -312,9 +318,15 @@ typedef struct {
 
 /* Recomputes the turns of one virtual worker in one step, in this process and without other
  * workers.  Starts from the newest checkpoint before that step, or else from the beginning.  The
- * bits are those of the run, whichever worker computed the virtual worker there.  Writes no files.
- * Does not support streams or virtual workers in lock step. */
+ * bits are those of the run, whichever worker computed the virtual worker there.  Writes no files
+ * besides `log`.  Does not support streams or virtual workers in lock step. */
 LK_API LK_NODISCARD lk_status lk_train_replay(const lk_train_config *config, lk_replay *replay);
+
+/* Compares two recorded configurations, each the JSON text of "config" in the first line of a log.
+ * Returns LK_EINVAL, with the first option that differs in the message, if a run of the second
+ * could not continue one of the first or, with `exact`, if their steps have other bits; LK_EFORMAT
+ * if a text is no JSON object. */
+LK_API LK_NODISCARD lk_status lk_train_compare(const char *stored, const char *mine, bool exact);
 
 /* ---- Running ------------------------------------------------------------------------------ */
 

@@ -38,8 +38,8 @@ typedef struct {
     void (*emit)(void *context, const char *bytes, size_t count);
     void *context;
 
-    /* A tokenizer.json.  NULL: the one beside the checkpoint; tokens of a model with a vocabulary
-     * of 256 are bytes. */
+    /* A tokenizer.json, which must be equal to the one beside the weights if there is one
+     * (LK_EINVAL).  NULL: that one; tokens of a model with a vocabulary of 256 are bytes. */
     const char *tokenizer;
     double      top_p;      /* samples from the most likely tokens that together have this share of
                              * the probability, after top_k; 0 or 1 = all tokens */
@@ -69,7 +69,8 @@ typedef struct {
     bool        own_part;  /* `source` is that of the run, of which only the validation part is
                             * evaluated; else all samples are, or the part for tests that the source
                             * itself has (cifar10) */
-    const char *tokenizer; /* NULL: the tokenizer.json beside the checkpoint, if there is one */
+    const char *tokenizer; /* as in lk_sample_options.  NULL: the tokenizer.json beside the weights,
+                            * if there is one */
     lk_weights  weights;
     uint32_t    heads;     /* as in lk_sample_options */
     uint32_t    workers;   /* threads with samples of their own; 0 = 1 */

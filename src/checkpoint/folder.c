@@ -121,6 +121,29 @@ static lk_status open_index(lki_folder *folder, const char *path, const char *in
 
 /* ---- Opening ------------------------------------------------------------------------------- */
 
+/* Fails because a directory has no weights that can be read.  Not inlined, because its path is
+ * large. */
+__attribute__((noinline)) static lk_status refuse_directory(const char *path)
+{
+    static const char *const pickled[] = { "pytorch_model.bin", "pytorch_model.bin.index.json" };
+    char                     file[LKI_PATH_BYTES];
+    bool                     run = false;
+    LK_TRY(lk_checkpoint_exists(path, &run));
+    if (run)
+        return lk_fail(LK_EIO, "%s: it has neither " WHOLE_NAME " nor " INDEX_NAME "; it has the "
+                               "checkpoints of a run, of which lockstep export makes a folder",
+                       path);
+    for (size_t i = 0; i < sizeof pickled / sizeof pickled[0]; i++) {
+        LK_TRY(lki_directory_join(file, path, pickled[i]));
+        if (access(file, F_OK) == 0)
+            return lk_fail(LK_EUNSUPPORTED, "%s: it has its weights in pytorch_model.bin, but only "
+                                            "safetensors is read: load it with transformers and "
+                                            "save it again (save_pretrained)", path);
+    }
+    return lk_fail(LK_EIO, "%s: it has neither " WHOLE_NAME " nor " INDEX_NAME "; other formats "
+                           "are not read", path);
+}
+
 static lk_status open_directory(lki_folder *folder, const char *path)
 {
     char whole[LKI_PATH_BYTES], index[LKI_PATH_BYTES];
@@ -133,11 +156,7 @@ static lk_status open_directory(lki_folder *folder, const char *path)
     }
     if (access(index, F_OK) == 0)
         return open_index(folder, path, index);
-    bool run = false;
-    LK_TRY(lk_checkpoint_exists(path, &run));
-    return lk_fail(LK_EIO, "%s: it has neither " WHOLE_NAME " nor " INDEX_NAME "; %s", path,
-                   run ? "it has the checkpoints of a run, of which lockstep export makes a folder"
-                       : "other formats are not read");
+    return refuse_directory(path);
 }
 
 lk_status lki_folder_open(lki_folder **out, const char *path)

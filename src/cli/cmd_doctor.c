@@ -159,6 +159,12 @@ static void check_cores(report *r)
     }
 }
 
+/* Returns the ending of a noun after a number. */
+static const char *plural(uint32_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
 /* Prints where `run` and `train` would place their workers. */
 static void check_topology(report *r, uint32_t workers, lk_bind bind)
 {
@@ -169,18 +175,20 @@ static void check_topology(report *r, uint32_t workers, lk_bind bind)
     lk_topology_find(&t);
     bool hwloc = strncmp(t.by, "hwloc", 5) == 0;
     if (hwloc)
-        say(r, FOUND_OK, "topology", "%u packages, %u NUMA nodes, %u cores, %u threads (%s)",
-            t.packages, t.nodes, t.cores, t.cpus, t.by);
+        say(r, FOUND_OK, "topology", "%u package%s, %u NUMA node%s, %u core%s, %u thread%s (%s)",
+            t.packages, plural(t.packages), t.nodes, plural(t.nodes), t.cores, plural(t.cores),
+            t.cpus, plural(t.cpus), t.by);
     else
-        say(r, FOUND_WARN, "topology", "%u packages, %u cores, %u threads (%s): on a machine with "
-            "several NUMA nodes install libhwloc15, for workers beside their memory", t.packages,
-            t.cores, t.cpus, t.by[0] == '\0' ? "not known" : t.by);
+        say(r, FOUND_WARN, "topology", "%u package%s, %u core%s, %u thread%s (%s): on a machine "
+            "with several NUMA nodes install libhwloc15, for workers beside their memory",
+            t.packages, plural(t.packages), t.cores, plural(t.cores), t.cpus, plural(t.cpus),
+            t.by[0] == '\0' ? "not known" : t.by);
     for (uint32_t rank = 0; rank < workers && rank < SHOWN; rank++)
         if (lk_topology_place(place, sizeof place, rank, workers, bind))
             say(r, FOUND_OK, rank == 0 ? "placement" : "", "worker %u of %u on cpu %s", rank,
                 workers, place);
         else if (rank == 0)
-            say(r, FOUND_OK, "placement", "%u workers, anywhere", workers);
+            say(r, FOUND_OK, "placement", "%u worker%s, anywhere", workers, plural(workers));
 }
 
 /* Returns true if the processor has the tiles for bf16 values, which a kernel may still refuse. */

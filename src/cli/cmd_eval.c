@@ -26,8 +26,9 @@ typedef struct {
 /* clang-format off */
 static const lki_option table[] = {
     LKI_TRAINED("RUN", AT(path), offsetof(eval_options, init), AT(adapter)),
-    LKI_STRING("data", "SOURCE", AT(source), "the validation part of the run",
-               "what to evaluate on: a file or folder, or KIND:FILE as for train"),
+    { .name = "data", .type = LKI_OPTION_STRING, .value = "SOURCE", .offset = AT(source),
+      .preset = "the validation part of the run", .once = true,
+      .help = "what to evaluate on: a file or folder, or KIND:FILE as for train" },
     LKI_STRING("tokenizer", "FILE", AT(tokenizer), "tokenizer.json beside the weights",
                "the tokenizer.json of the model"),
     LKI_U32("context", "N", AT(context), 1, 1 << 24, "the positions of the model, at most 1024",
@@ -157,6 +158,16 @@ static int evaluate(eval_options *o)
     return isfinite(e.loss) ? 0 : LKI_EXIT_NONFINITE;
 }
 
+/* Prints why there is no such path. */
+static int refuse_path(const char *path)
+{
+    const char *why = strerror(errno);
+    char        hint[LKI_WORDS_BYTES];
+    const bool  hub = lki_hub_hint(hint, path);
+    return lki_usage_error(&lki_command_eval, "cannot find '%.300s': %s%s%s", path, why,
+                           hub ? "; " : "", hub ? hint : "");
+}
+
 static int eval_main(int argc, char **argv)
 {
     eval_options options = { .evaluate = { .struct_size = sizeof(lk_evaluate_options) } };
@@ -169,13 +180,12 @@ static int eval_main(int argc, char **argv)
         done = lki_take_init(&lki_command_eval, &options.evaluate.path, options.init);
     if (done >= 0)
         return done;
-    char *path      = realpath(options.evaluate.path, NULL); /* the current directory may change */
-    char *tokenizer = NULL;
+    char *tokenizer = NULL; /* the current directory may change */
     if (options.evaluate.tokenizer != NULL)
         tokenizer = realpath(options.evaluate.tokenizer, NULL);
+    char *path = realpath(options.evaluate.path, NULL);
     if (path == NULL)
-        done = lki_usage_error(&lki_command_eval, "cannot find '%s': %s", options.evaluate.path,
-                               strerror(errno));
+        done = refuse_path(options.evaluate.path);
     if (tokenizer != NULL)
         options.evaluate.tokenizer = tokenizer;
     if (done < 0 && options.evaluate.source == NULL) {

@@ -22,11 +22,12 @@ static const lki_choice types[] = {
 };
 static const lki_option table[] = {
     LKI_POSITIONAL("RUN", AT(export.path), true,
-                   "a directory of checkpoints (uses the newest), or a checkpoint"),
+                   "a directory of checkpoints (uses the newest), a checkpoint, or a folder as "
+                   "transformers writes it"),
     { .name = "out", .type = LKI_OPTION_STRING, .value = "DIR", .offset = AT(export.out),
       .required = true, .help = "the folder to write, which must not exist" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "dtype", "TYPE", AT(dtype), types,
-               "that of the folder of --init; else f32",
+               "that of the folder, also of --init; else f32",
                "type of the weights; bf16 and f16 round them to nearest even"),
     LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(export.weights), lki_weights_choices,
                "ema, if there is one", "export the model's weights, or their moving average"),
@@ -58,12 +59,15 @@ static int export_main(int argc, char **argv)
     options.export.shard_bytes = options.shard_bytes;
     lk_status status           = lk_export(&options.export, &result);
     if (status != LK_OK) {
-        lki_print_error("export");
+        lki_print_error_about("export", options.export.path,
+                              "or a folder as transformers writes it");
         return status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
     }
-    printf("%s: %s, %llu parameters in %s, step %llu\n", options.export.out, result.type,
-           (unsigned long long)result.parameters, name_of(result.dtype),
-           (unsigned long long)result.step);
+    printf("%s: %s, %llu parameters in %s", options.export.out, result.type,
+           (unsigned long long)result.parameters, name_of(result.dtype));
+    if (result.step > 0) /* a folder has none */
+        printf(", step %llu", (unsigned long long)result.step);
+    printf("\n");
     return 0;
 }
 
@@ -75,8 +79,11 @@ const lki_command lki_command_export = {
                 "folder, which AutoModelForCausalLM.from_pretrained() of transformers loads: as\n"
                 "GPT-2, Llama, Qwen2 or Qwen3, whichever has the model's parts.  A run that began\n"
                 "with such a folder (train --init DIR) keeps its configuration.  Of a run with\n"
-                "adapters (train --lora-rank) these alone are written, as PEFT does.",
-    .examples = "  lockstep export run1 --out model --dtype bf16",
+                "adapters (train --lora-rank) these alone are written, as PEFT does.\n"
+                "RUN may also be such a folder, which is written again: as it is, or with another\n"
+                "--dtype or --shard-size.",
+    .examples = "  lockstep export run1 --out model --dtype bf16\n"
+                "  lockstep export SmolLM2-135M --out small --dtype f16",
     .options  = table,
     .main     = export_main,
 };

@@ -59,7 +59,7 @@ static const lki_option table[] = {
 
 static int fail_about(const inspect_options *options)
 {
-    lki_print_error_about("inspect", options->path, NULL);
+    lki_print_error_about("inspect", options->path, "or a .safetensors file");
     return LKI_EXIT_FAILURE;
 }
 

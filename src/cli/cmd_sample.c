@@ -102,12 +102,16 @@ static char *read_prompt(void)
 static int sample(lk_sample_options *options, bool raw)
 {
     lki_text text    = { .controls = isatty(STDOUT_FILENO) != 1 };
+    char     hint[LKI_WORDS_BYTES];
     options->context = raw ? NULL : &text;
     if (options->threads == 0)
         options->threads = lki_core_count();
     if (lk_sample(options) == LK_OK)
         return 0;
-    lki_print_error_about("sample", options->path, "a folder as transformers writes it");
+    lki_print_error_about("sample", options->path, "a folder as transformers writes it, or a "
+                                                   ".safetensors file");
+    if (lki_hub_hint(hint, options->path))
+        fprintf(stderr, "(%s)\n", hint);
     return lk_error_last()->status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
 }
 

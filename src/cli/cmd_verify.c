@@ -1,10 +1,12 @@
 /* cmd_verify.c -- `lockstep verify`: computes one virtual worker of one step again, in one
  * process. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/record.h"
@@ -20,6 +22,7 @@ typedef struct {
     uint64_t      step;
     uint32_t      virtual_worker;
     bool          odd;
+    bool          names_log; /* --log was given, and is not that of the run */
     lki_verdict   verdict;
 } verify_options;
 
@@ -43,9 +46,9 @@ static void print_odd(void *context, const lk_replay_odd *odd)
            odd->param, odd->element, odd->count, (double)odd->value);
 }
 
-static void compare_step(void *context, uint64_t step, double loss)
+static bool is_evaluated(void *context, uint64_t step)
 {
-    lki_verdict_step(&((verify_options *)context)->verdict, step, loss);
+    return lki_verdict_evaluates(&((const verify_options *)context)->verdict, step);
 }
 
 static void print_result(const verify_options *o, const lk_replay *r)
@@ -59,7 +62,7 @@ static void print_result(const verify_options *o, const lk_replay *r)
 }
 
 /* Compares the replay with the run, unless nobody could repeat the run. */
-static bool print_verdict(const verify_options *o, const lk_replay *r)
+static bool print_verdict(verify_options *o, const lk_replay *r)
 {
     char label[128];
     if (lk_train_label(&o->train.config, label, sizeof label) <= LK_LABEL_INVARIANT)
@@ -75,9 +78,14 @@ static int verify(verify_options *o)
         return lki_usage_error_of(o->train.command, &o->train.file,
                                   "--kernels onednn is timed, so no step of it can be "
                                   "computed again");
+    if (o->names_log && access(c->log, R_OK) != 0) {
+        fprintf(stderr, "lockstep verify: cannot read the log '%s': %s; give another --log, or "
+                        "leave it out\n", c->log, strerror(errno));
+        return LKI_EXIT_FAILURE;
+    }
     lk_replay replay = { .step = o->step, .virtual_worker = o->virtual_worker, .odd = print_odd,
-                         .after = compare_step, .context = o };
-    lki_verdict_open(&o->verdict, c->checkpoint.folder, c->log, &replay);
+                         .evaluates = is_evaluated, .context = o };
+    lki_verdict_open(&o->verdict, c->checkpoint.folder, c->log, o->names_log, &replay);
     lk_status status = lk_train_replay(c, &replay);
     int       result = LKI_EXIT_FAILURE;
     if (status == LK_EINVAL) {
@@ -95,7 +103,7 @@ static int verify(verify_options *o)
     return result;
 }
 
-static int verify_run(int argc, char **argv)
+static int verify_run(int argc, char **argv, bool names_log)
 {
     verify_options options = { .train = LKI_TRAIN_OPTIONS_INIT };
     lki_command    command = lki_command_verify;
@@ -111,6 +119,7 @@ static int verify_run(int argc, char **argv)
         result = lki_refuse_half_job(&command, &options.train.nodes);
     if (result < 0) {
         lki_train_suit(&options.train);
+        options.names_log = names_log && options.train.config.log != NULL;
         result = verify(&options);
     }
     free(options.train.file.text);
@@ -144,12 +153,14 @@ static bool is_log(const char *path)
     return got == sizeof head - 1 && strcmp(text, head) == 0;
 }
 
-/* Returns true if --step is among the arguments. */
-static bool has_step(char **argv)
+/* Returns true if an option is among the arguments, with or without a value. */
+static bool has(char **argv, const char *name)
 {
-    while (*argv != NULL && strncmp(*argv, "--step", 6) != 0)
-        argv++;
-    return *argv != NULL;
+    const size_t bytes = strlen(name);
+    for (; *argv != NULL; argv++)
+        if (strncmp(*argv, name, bytes) == 0 && ((*argv)[bytes] == '\0' || (*argv)[bytes] == '='))
+            return true;
+    return false;
 }
 
 /* Verifies a statement.  Refuses a log, which does not say what the run was, and a step of it. */
@@ -161,7 +172,7 @@ static int verify_file(int argc, char **argv)
                                "and a step, as in lockstep verify run1 --step 312, which reads the "
                                "log, or a statement of lockstep attest; lockstep diff compares two "
                                "logs", argv[1]);
-    if (has_step(argv + 2))
+    if (has(argv + 2, "--step"))
         return lki_usage_error(&lki_command_verify,
                                "%.200s is a file, and --step goes with the --checkpoint directory "
                                "of a run; of a statement of lockstep attest, --segments K are "
@@ -169,33 +180,63 @@ static int verify_file(int argc, char **argv)
     return lki_verify_statement(argc, argv);
 }
 
+/* Verifies a step of the run in a directory, with the options that the run keeps there.  Options of
+ * `verify FILE` need a statement. */
+static int verify_directory(char **argv)
+{
+    static const char *const others[] = { "--segments", "--signers", "--identity" };
+    int                      count, length = (int)strlen(argv[1]);
+    while (length > 1 && argv[1][length - 1] == '/')
+        length--;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (has(argv + 2, others[i]))
+            return lki_usage_error(&lki_command_verify,
+                                   "%s goes with a statement, and %.*s is a run: lockstep attest "
+                                   "%.*s writes one, and lockstep verify %.*s.attest.json replays "
+                                   "segments of it; of a run, --step S is computed again",
+                                   others[i], length, argv[1], length, argv[1], length, argv[1]);
+    char **line   = lki_record_arguments("verify", "verify", argv[1], argv + 2, &count);
+    int    result = line != NULL ? verify_run(count, line, has(argv + 2, "--log"))
+                                 : LKI_EXIT_USAGE;
+    lki_record_free(line);
+    return result;
+}
+
+/* Refuses arguments that name neither a run nor a model.  If a run or a file comes later, it should
+ * have come first. */
+static int refuse_nothing(char **argv)
+{
+    struct stat info;
+    for (int i = 1; argv[i] != NULL; i++)
+        if (argv[i][0] != '-' && stat(argv[i], &info) == 0)
+            return lki_usage_error(&lki_command_verify,
+                                   "RUN or FILE must be the first argument, before %s: lockstep "
+                                   "verify %.200s ...", argv[1], argv[i]);
+    return lki_usage_error(&lki_command_verify,
+                           "RUN or FILE is missing: give the --checkpoint directory of a run and a "
+                           "step, as in lockstep verify run1 --step 312, or a statement of "
+                           "lockstep attest, as in lockstep verify run1.attest.json --segments 3");
+}
+
 /* `verify RUN` takes the options from the directory of the run; `verify FILE` verifies a
  * statement. */
 static int verify_main(int argc, char **argv)
 {
     struct stat info;
-    bool        there = argc > 1 && stat(argv[1], &info) == 0 && S_ISDIR(info.st_mode);
-    if (argc > 1 && stat(argv[1], &info) == 0 && S_ISREG(info.st_mode))
+    const bool  there = argc > 1 && stat(argv[1], &info) == 0;
+    if (there && S_ISREG(info.st_mode))
         return verify_file(argc, argv);
-    if (argc > 1 && argv[1][0] != '-' && !there && !lki_is_model(argv[1]))
+    if (there && S_ISDIR(info.st_mode))
+        return verify_directory(argv);
+    if (argc > 1 && argv[1][0] != '-' && !lki_is_model(argv[1]))
         return lki_usage_error(&lki_command_verify,
                                "%.120s is no directory of a run, no statement, and no "
                                "model; give its --checkpoint directory, or gpt, llama, resnet "
                                "or mlp and the options of the run",
                                argv[1][0] != '\0' ? argv[1] : "\"\"");
-    if (!there && !names_model(argv))
-        return lki_usage_error(&lki_command_verify,
-                               "RUN or FILE is missing: give the --checkpoint directory of a run "
-                               "and a step, as in lockstep verify run1 --step 312, or a statement "
-                               "of lockstep attest, as in lockstep verify run1.attest.json "
-                               "--segments 3");
-    if (!there)
-        return verify_run(argc, argv);
-    int    count;
-    char **line   = lki_record_arguments("verify", "verify", argv[1], argv + 2, &count);
-    int    result = line != NULL ? verify_run(count, line) : LKI_EXIT_USAGE;
-    lki_record_free(line);
-    return result;
+    if (!names_model(argv))
+        return refuse_nothing(argv);
+    return verify_run(argc, argv, true);
 }
 
 const lki_command lki_command_verify = {
@@ -208,13 +249,13 @@ const lki_command lki_command_verify = {
         "beginning) to that step, and computes its virtual worker K again, alone and in this\n"
         "process.  Prints the number of its samples, its loss and the hash of its gradient, which\n"
         "are the same on every machine, and each block with a gradient that is not finite, from\n"
-        "the last block to the first (the status is then 3).  Compares the losses with the log of\n"
-        "the run, and the weights with the checkpoint of step S, if they are there; the last line\n"
-        "is `equal`, `not equal` with the status 1, or `not compared` if neither has step S or\n"
-        "nobody could repeat the run.  RUN is the --checkpoint directory\n"
-        "of the run, which has its options.  Otherwise give MODEL and the options of the run;\n"
-        "options that cannot change the result are ignored.  Nothing is written, and the run may\n"
-        "still be active.\n"
+        "the last block to the first (the status is then 3).  Compares all values in the log of\n"
+        "the run (or --log FILE) that can be computed again, and the weights with the checkpoint\n"
+        "of step S, if they are there; the last line is `equal`, `not equal` with the status 1,\n"
+        "or `not compared` if neither has step S or nobody could repeat the run.  RUN is the\n"
+        "--checkpoint directory of the run, which has its options.  Otherwise give MODEL and the\n"
+        "options of the run; options that cannot change the result are ignored.  Nothing is\n"
+        "written, and the run may still be active.\n"
         "\n"
         "With FILE, a statement of `lockstep attest`, it verifies the statement and replays K\n"
         "segments of the run; `lockstep verify FILE --help` has the options.",

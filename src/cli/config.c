@@ -268,11 +268,21 @@ static bool read_value(parser *p, lki_config_type *type)
 
 /* ---- Lines ------------------------------------------------------------------------------- */
 
+/* Ends the key that has just been decoded. */
+static const char *key_text(parser *p, const char *key)
+{
+    *p->to = '\0';
+    return key;
+}
+
 static bool read_key(parser *p, const char **out)
 {
     char *key = p->to;
     if (*p->at == '[')
         return fail(p, "tables are not used here: write every option as key = value");
+    if (*p->at == '{')
+        return fail(p, "a config file is no JSON: it has lines such as lr = 1e-3, with the names "
+                       "of options");
     bool quoted = *p->at == '"' || *p->at == '\'';
     if (quoted && !read_string(p))
         return false;
@@ -280,6 +290,8 @@ static bool read_key(parser *p, const char **out)
         *p->to++ = *p->at++;
     size_t length = (size_t)(p->to - key);
     skip_blanks(p);
+    if (length > 0 && p->at < p->end && *p->at == ':')
+        return fail(p, "a config file is no YAML: write %.60s = VALUE", key_text(p, key));
     if (length == 0 || p->at == p->end || *p->at != '=')
         return fail(p, "expected key = value, with a key of letters, digits and -");
     *p->to++ = '\0';
@@ -348,7 +360,7 @@ bool lki_config_open(lki_config *out, const char *path, lki_message *error)
     *out       = (lki_config){ 0 };
     FILE *file = fopen(path, "rb");
     if (file == NULL)
-        return lki_refuse(error, "%.300s: %s", path, strerror(errno));
+        return lki_refuse(error, "--config %.300s: %s; correct the path", path, strerror(errno));
 
     char  *text  = malloc(FILE_BYTES_MAX + 1);
     size_t bytes = text == NULL ? 0 : fread(text, 1, FILE_BYTES_MAX + 1, file);
@@ -356,7 +368,7 @@ bool lki_config_open(lki_config *out, const char *path, lki_message *error)
     if (text == NULL)
         good = lki_refuse(error, "%.300s: out of memory", path);
     else if (ferror(file) != 0)
-        good = lki_refuse(error, "%.300s: %s", path, strerror(errno));
+        good = lki_refuse(error, "--config %.300s: %s", path, strerror(errno));
     else if (bytes > FILE_BYTES_MAX)
         good = lki_refuse(error, "%.300s: over 1 MiB; is this a config file?", path);
     else

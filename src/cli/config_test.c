@@ -76,6 +76,10 @@ static void refuses_with_the_line(void **state)
           "c.toml:3: tables are not used here: write every option as key = value" },
         { "a = {b = 1}", "c.toml:1: tables are not used here: one key = value a line" },
         { "a", "c.toml:1: expected key = value, with a key of letters, digits and -" },
+        { "lr: 1", "c.toml:1: a config file is no YAML: write lr = VALUE" },
+        { "\"lr\" : 1", "c.toml:1: a config file is no YAML: write lr = VALUE" },
+        { "# no\n{\"lr\": 1}", "c.toml:2: a config file is no JSON: it has lines such as lr = "
+                              "1e-3, with the names of options" },
         { "= 1", "c.toml:1: expected key = value, with a key of letters, digits and -" },
         { "a.b = 1", "c.toml:1: expected key = value, with a key of letters, digits and -" },
         { "\"\" = 1", "c.toml:1: expected key = value, with a key of letters, digits and -" },

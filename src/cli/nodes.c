@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "cli/settings.h"
 #include "cli/words.h"
 
 const lki_need lki_need_nodes = { "nnodes", { NULL } };
@@ -17,9 +18,10 @@ enum { GO_ON = -1 };
 
 static void print_note(void *command, const char *text)
 {
-    char words[LKI_WORDS_BYTES];
+    const char *name = ((const lki_command *)command)->name;
+    char        words[LKI_WORDS_BYTES];
     lki_words(words, sizeof words, text);
-    fprintf(stderr, "lockstep %s: note: %s\n", ((const lki_command *)command)->name, words);
+    fprintf(stderr, "%slockstep %s: note: %s\n", lki_line_start(name), name, words);
 }
 
 lk_bind lki_bind_of(const char *name)

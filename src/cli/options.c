@@ -141,7 +141,9 @@ static bool set_from_line(state *s, const lki_option *option, const char *text)
 {
     const origin *before = origin_of(s, option);
     if (option->once && before->text != NULL && before->key == NULL)
-        return lki_refuse(&s->error, "--%s stands twice: write all in one, --%s %s", option->name,
+        return lki_refuse(&s->error, "--%s stands twice: %s, --%s %s", option->name,
+                          strcmp(option->name, "data") == 0 ? "give one file, or a folder with all"
+                                                            : "write all in one",
                           option->name, option->value);
     return set(s, option, (origin){ .text = text });
 }
@@ -190,6 +192,16 @@ static bool is_former_flag(const lki_option *option, const lki_config_item *item
            item->type == LKI_CONFIG_BOOLEAN;
 }
 
+static bool refuse_key(state *s, const char *path, const lki_config_item *item)
+{
+    lki_message hint  = { "keys are the names of options" };
+    const char *meant = lki_suggest_option(s->command, item->key);
+    if (!lki_foreign_hint(s->command, item->key, strlen(item->key), &hint) && meant != NULL)
+        (void)lki_refuse(&hint, "did you mean %s?", meant);
+    return lki_refuse(&s->error, "%.150s:%u: unknown key %.60s; %.200s", path, item->line,
+                      item->key, hint.text);
+}
+
 static bool apply_item(state *s, const char *path, const lki_config_item *item)
 {
     const lki_option *option = find_key(s->command, item->key);
@@ -197,12 +209,8 @@ static bool apply_item(state *s, const char *path, const lki_config_item *item)
     if (option != NULL && option->type == LKI_OPTION_CONFIG)
         return lki_refuse(&s->error, "%.150s:%u: a config file cannot name another", path,
                           item->line);
-    if (option == NULL) {
-        const char *meant = lki_suggest_option(s->command, item->key);
-        return lki_refuse(&s->error, "%.150s:%u: unknown key %.60s%s%s%s", path, item->line,
-                          item->key, meant != NULL ? "; did you mean " : "",
-                          meant != NULL ? meant : "", meant != NULL ? "?" : "");
-    }
+    if (option == NULL)
+        return refuse_key(s, path, item);
     const origin *before = origin_of(s, option);
     if (before->key != NULL)
         return lki_refuse(&s->error, "%.150s:%u: %.60s is the same option as %.60s on line %u",

@@ -23,7 +23,7 @@
  *
  * An unknown option is a usage error (exit status 2), as is a value of the wrong type or out of
  * range.  The message names the option, the value and the allowed values.  If an option is
- * repeated, the last one has effect.
+ * repeated, the last one has effect, or the row forbids it (`once`).
  */
 #ifndef LKI_CLI_OPTIONS_H
 #define LKI_CLI_OPTIONS_H

@@ -18,6 +18,7 @@
 #include "cli/replace.h"
 #include "cli/values.h"
 #include "lockstep/checkpoint.h"
+#include "lockstep/report.h"
 
 enum { PATH = 2048 };
 
@@ -192,10 +193,11 @@ static void add_option(arguments *a, const char *name, const char *value)
 }
 
 /* Writes a path as an absolute one. */
-static void absolute(const char *here, const char *path, size_t length, char *out, size_t bytes)
+static void absolute(void *here, const char *path, size_t length, char *out, size_t bytes)
 {
     bool whole = length > 0 && (*path == '/' || *path == '-');
-    (void)snprintf(out, bytes, "%s%s%.*s", whole ? "" : here, whole ? "" : "/", (int)length, path);
+    (void)snprintf(out, bytes, "%s%s%.*s", whole ? "" : (const char *)here,
+                   whole ? "" : "/", (int)length, path);
 }
 
 /* Returns a recorded path as one from the directory in which the run was started or, if that is
@@ -209,25 +211,20 @@ static char *recorded_path(const json_t *object, const char *path)
     return asprintf(&text, "%s/%s", directory, path) < 0 ? NULL : text;
 }
 
-/* If the directory in which the run was started is gone, because it was moved or renamed with the
- * run in it, writes the one that it has become into the record.  Returns false if there is no such
- * directory. */
-static bool find_home(json_t *object, const char *run)
+bool lki_record_init(const char *run, char *path, size_t bytes)
 {
-    const char *directory = json_string_value(json_object_get(object, "directory"));
-    const char *began     = json_string_value(json_object_get(object, "checkpoint"));
-    char       *whole     = realpath(run, NULL);
-    bool        found     = directory == NULL || access(directory, F_OK) == 0;
-    size_t      head      = directory != NULL ? strlen(directory) : 0;
-    if (!found && whole != NULL && began != NULL && strncmp(began, directory, head) == 0 &&
-        began[head] == '/') {
-        size_t rest = strlen(began + head), length = strlen(whole);
-        found = length > rest && strcmp(whole + length - rest, began + head) == 0;
-        if (found)
-            (void)json_object_set_new(object, "directory", json_stringn(whole, length - rest));
-    }
-    free(whole);
-    return found;
+    char file[PATH];
+    (void)snprintf(file, sizeof file, "%s/" LKI_RECORD_NAME, run);
+    json_t       *object = json_load_file(file, 0, NULL);
+    const json_t *list   = json_object_get(object, "options");
+    const char   *init   = json_string_value(json_object_get(list, "init"));
+    char         *place  = init != NULL ? recorded_path(object, init) : NULL;
+    const bool    exists = place != NULL;
+    if (exists && lk_run_file(path, bytes, run, init) != LK_OK) /* nowhere */
+        (void)snprintf(path, bytes, "%s", place);
+    free(place);
+    json_decref(object);
+    return exists;
 }
 
 /* Returns true if the run's directory is a copy of one that still exists. */
@@ -239,49 +236,21 @@ static bool is_copy(const json_t *object, const char *run)
            (mine.st_dev != other.st_dev || mine.st_ino != other.st_ino);
 }
 
-/* Reads the path that an option names in the record of a run.  Returns false if there is none. */
-static bool read_path(json_t *object, const char *name, char *path, size_t bytes)
-{
-    const json_t *list  = json_object_get(object, "options");
-    const char   *value = json_string_value(json_object_get(list, name));
-    char         *found = value != NULL ? recorded_path(object, value) : NULL;
-    const bool    known = found != NULL;
-    if (known)
-        (void)snprintf(path, bytes, "%s", found);
-    free(found);
-    return known;
-}
-
-/* Reads the record of a run without messages.  NULL if there is none. */
-static json_t *load_quietly(const char *run)
+bool lki_record_log(const char *run, char *path, size_t bytes)
 {
     char file[PATH];
     (void)snprintf(file, sizeof file, "%s/" LKI_RECORD_NAME, run);
-    json_t *object = json_load_file(file, 0, NULL);
-    if (object != NULL)
-        (void)find_home(object, run);
-    return object;
-}
-
-bool lki_record_init(const char *run, char *path, size_t bytes)
-{
-    json_t    *object = load_quietly(run);
-    const bool known  = read_path(object, "init", path, bytes);
+    json_t       *object = json_load_file(file, 0, NULL);
+    const json_t *list   = json_object_get(object, "options");
+    const char   *log    = json_string_value(json_object_get(list, "log"));
+    const bool    known  = log != NULL && !is_copy(object, run) &&
+                       lk_run_file(path, bytes, run, log) == LK_OK;
     json_decref(object);
     return known;
 }
 
-bool lki_record_log(const char *run, char *path, size_t bytes)
-{
-    json_t    *object = load_quietly(run);
-    const bool known  = !is_copy(object, run) && read_path(object, "log", path, bytes);
-    json_decref(object);
-    return known;
-}
-
-/* Writes the value of a FILE option with its paths as absolute ones. */
-static void absolute_value(const lki_option *row, const char *here, const char *value, char *out,
-                           size_t bytes)
+void lki_place_value(const lki_option *row, lki_place_hook place, void *context, const char *value,
+                     char *out, size_t bytes)
 {
     char        source[LKI_SOURCE_BYTES];
     lki_message error;
@@ -291,7 +260,7 @@ static void absolute_value(const lki_option *row, const char *here, const char *
         return;
     }
     if (strcmp(row->name, "data") != 0) {
-        absolute(here, value, strlen(value), out, bytes);
+        place(context, value, strlen(value), out, bytes);
         return;
     }
     const char *known = lki_source_of(value, source, &error);
@@ -302,17 +271,18 @@ static void absolute_value(const lki_option *row, const char *here, const char *
         return;
     }
     size_t used = (size_t)snprintf(out, bytes, "%.*s", (int)head, known);
-    absolute(here, known + head, first, out + used, bytes - used);
+    place(context, known + head, first, out + used, bytes - used);
     if (known[head + first] != ',')
         return;
     used = strlen(out);
     (void)snprintf(out + used, bytes - used, ",");
-    absolute(here, known + head + first + 1, strlen(known + head + first + 1), out + used + 1,
-             bytes - used - 1);
+    place(context, known + head + first + 1, strlen(known + head + first + 1), out + used + 1,
+          bytes - used - 1);
 }
 
-/* Appends the arguments of the user; paths become absolute. */
-static void add_more(arguments *a, char *const *more, const char *here)
+/* Appends the arguments of the user; paths become absolute.  Not inlined, because values are
+ * large. */
+__attribute__((noinline)) static void add_more(arguments *a, char *const *more, char *here)
 {
     char text[2 * PATH];
     for (size_t i = 0; more[i] != NULL; i++) {
@@ -322,14 +292,14 @@ static void add_more(arguments *a, char *const *more, const char *here)
         if (row != NULL && name[length] == '=') {
             char head[80];
             (void)snprintf(head, sizeof head, "--%.*s", (int)length, name);
-            absolute_value(row, here, name + length + 1, text, sizeof text);
+            lki_place_value(row, absolute, here, name + length + 1, text, sizeof text);
             add(a, head, text);
             continue;
         }
         add(a, more[i], NULL);
         bool takes = row != NULL && row->type != LKI_OPTION_FLAG && !row->value_optional;
         if (takes && more[i + 1] != NULL) {
-            absolute_value(row, here, more[++i], text, sizeof text);
+            lki_place_value(row, absolute, here, more[++i], text, sizeof text);
             add(a, text, NULL);
         }
     }
@@ -364,10 +334,14 @@ static json_t *load(const char *command, const char *run)
                         "lockstep %s MODEL ... --checkpoint %s%s.  A program with lockstep.torch "
                         "has no such file: start the program again\n",
                 command, run, same, run, rest);
+    else if (object != NULL)
+        fprintf(stderr, "lockstep %s: '%s' has no \"options\" of a run; give them as before: "
+                        "lockstep %s MODEL ... --checkpoint %s%s\n", command, path, same, run,
+                rest);
     else
         fprintf(stderr, "lockstep %s: '%s' line %d: %s; give the options as before: lockstep %s "
-                        "MODEL ... --checkpoint %s%s\n", command, path, why.line, why.text, same,
-                run, rest);
+                        "MODEL ... --checkpoint %s%s\n", command, path, why.line > 0 ? why.line : 1,
+                why.text, same, run, rest);
     json_decref(object);
     return NULL;
 }
@@ -382,10 +356,13 @@ static bool has(char *const *list, const char *name)
     return false;
 }
 
-/* Returns true if one of the arguments says by another name what a recorded option says: how long
- * the run is. */
+/* Returns true if one of the arguments takes the place of a recorded option that may not stand
+ * twice, or says by another name what it says: how long the run is. */
 static bool is_replaced(const char *name, char *const *more)
 {
+    const lki_option *row = find(name, strlen(name));
+    if (row != NULL && row->once && has(more, name))
+        return true;
     return (strcmp(name, "steps") == 0 && has(more, "epochs")) ||
            (strcmp(name, "epochs") == 0 && has(more, "steps"));
 }
@@ -414,83 +391,131 @@ static void add_tokenizer(arguments *a, const json_t *object, const char *run, c
     free(path);
 }
 
-/* Finds a file of a run that is not where it was recorded.  A file in the directory of the run is
- * there still, also in a copy.  One that is gone may have been moved together with the run, beside
- * it.  Returns NULL if it is none of these, without memory, or if the run has not moved.  To be
- * freed. */
-static char *moved_output(const json_t *object, const char *run, bool copy, const char *value)
+/* ---- Where the files of a run are ---------------------------------------------------------- */
+
+/* The files of a run that may have been moved, with those of its data that are nowhere. */
+typedef struct {
+    const json_t *object;
+    const char   *run;
+    bool          unfound; /* a relative path is used as it is, because nothing is there */
+    char          missing[PATH]; /* the file that was placed last, if it is nowhere; else "" */
+} places;
+
+/* Writes the path of a file where it is now, or as it is if that is still its place, or if it is
+ * nowhere.  Settings of data after `?` are kept.  Not inlined, because the paths are large. */
+__attribute__((noinline)) static void place_recorded(void *context, const char *path,
+                                                     size_t length, char *out, size_t bytes)
 {
-    const char *began     = json_string_value(json_object_get(object, "checkpoint"));
-    const char *directory = json_string_value(json_object_get(object, "directory"));
-    char       *whole = realpath(run, NULL), *path = NULL, *found = NULL;
-    value             += strncmp(value, "./", 2) == 0 ? 2 : 0;
-    const char *parent = *value == '/' || directory == NULL ? "" : directory;
-    if (began == NULL || whole == NULL || strcmp(began, whole) == 0 ||
-        asprintf(&path, "%s%s%s", parent, *parent != '\0' ? "/" : "", value) < 0) {
-        free(whole);
-        return NULL;
-    }
-    const size_t length = strlen(began);
-    const char  *name   = strrchr(path, '/');
-    if (strncmp(path, began, length) == 0 && path[length] == '/') {
-        found = asprintf(&found, "%s%s", whole, path + length) < 0 ? NULL : found;
-    } else if (!copy && name != NULL && access(path, F_OK) != 0) {
-        found = asprintf(&found, "%s/..%s", whole, name) < 0 ? NULL : found;
-        if (found != NULL && access(found, F_OK) != 0) {
-            free(found);
-            found = NULL;
-        }
-    }
-    free(path);
+    places      *p = context;
+    char         name[PATH], found[2 * PATH];
+    const char  *settings = memchr(path, '?', length);
+    const size_t plain    = settings != NULL ? (size_t)(settings - path) : length;
+    (void)snprintf(name, sizeof name, "%.*s", (int)plain, path);
+    (void)snprintf(out, bytes, "%.*s", (int)length, path);
+    if (strcmp(name, "-") == 0)
+        return;
+    char      *place = recorded_path(p->object, name);
+    const bool there = lk_run_file(found, sizeof found, p->run, name) == LK_OK;
+    if (there && place != NULL && strcmp(found, place) != 0)
+        (void)snprintf(out, bytes, "%s%.*s", found, (int)(length - plain), path + plain);
+    if (!there)
+        (void)snprintf(p->missing, sizeof p->missing, "%s", place != NULL ? place : name);
+    p->unfound = p->unfound || (!there && name[0] != '/');
+    free(place);
+}
+
+/* Appends a recorded option, with its files where they are now.  Sets *lacks if the data are
+ * nowhere.  Not inlined, because the value is large. */
+__attribute__((noinline)) static void add_placed(arguments *a, places *p, const char *name,
+                                                 const char *value, bool *lacks)
+{
+    char text[2 * PATH];
+    p->missing[0] = '\0';
+    lki_place_value(find(name, strlen(name)), place_recorded, p, value, text, sizeof text);
+    *lacks = *lacks || (strcmp(name, "data") == 0 && p->missing[0] != '\0');
+    add_option(a, name, text);
+}
+
+/* Writes the path that a file in the directory of the run has now, though the file itself may not
+ * be there.  Returns false for a file elsewhere.  Not inlined, because the path is large. */
+__attribute__((noinline)) static bool place_inside(const places *p, const char *value, char *out,
+                                                   size_t bytes)
+{
+    char        was[2 * PATH];
+    const char *began     = json_string_value(json_object_get(p->object, "checkpoint"));
+    const char *directory = json_string_value(json_object_get(p->object, "directory"));
+    char       *whole     = realpath(p->run, NULL);
+    const bool  absolute  = *value == '/' || directory == NULL;
+    value += strncmp(value, "./", 2) == 0 ? 2 : 0;
+    (void)snprintf(was, sizeof was, "%s%s%s", absolute ? "" : directory, absolute ? "" : "/",
+                   value);
+    const size_t length = began != NULL ? strlen(began) : 0;
+    const bool   inside = length > 0 && whole != NULL && strncmp(was, began, length) == 0 &&
+                        was[length] == '/';
+    if (inside)
+        (void)snprintf(out, bytes, "%s%s", whole, was + length);
     free(whole);
-    return found;
+    return inside;
 }
 
 /* Appends a recorded option that names a file which the run writes.  A file outside the directory
- * of a copied run is left to its original. */
-static void add_output(arguments *a, const json_t *object, const char *run, const char *name,
-                       const char *value, const char *asker, bool given)
+ * of a copied run is left to its original.  Not inlined, because the path is large. */
+__attribute__((noinline)) static void add_output(arguments *a, places *p, const char *name,
+                                                 const char *value, const char *asker, bool given)
 {
-    const bool copy  = is_copy(object, run);
-    char      *moved = moved_output(object, run, copy, value);
-    if (moved != NULL || !copy)
-        add_option(a, name, moved != NULL ? moved : value);
+    char text[2 * PATH];
+    bool unused = false;
+    if (place_inside(p, value, text, sizeof text))
+        add_option(a, name, text);
+    else if (!is_copy(p->object, p->run))
+        add_placed(a, p, name, value, &unused);
     else if (!given && strcmp(asker, "resume") == 0) /* verify writes none */
         fprintf(stderr, "lockstep %s: note: '%s' is a copy of '%s', so it does not write to that "
-                        "run's --%s %s: give it another one\n", asker, run,
-                json_string_value(json_object_get(object, "checkpoint")), name, value);
-    free(moved);
+                        "run's --%s %s: give it another one\n", asker, p->run,
+                json_string_value(json_object_get(p->object, "checkpoint")), name, value);
 }
 
-/* Appends the recorded options. */
-static void add_recorded(arguments *a, const json_t *object, const char *asker, const char *run,
-                         char *const *more)
+/* Refuses a run whose data are nowhere. */
+static bool refuse_lacking(const char *asker, const places *p, const char *data)
+{
+    fprintf(stderr, "lockstep %s: cannot find the data '%s' of the run '%s', neither where they "
+                    "were nor beside the run; say where they are: --data %.*sPATH\n", asker, data,
+            p->run, (int)(strcspn(data, ":") + 1), data);
+    return false;
+}
+
+/* Appends the recorded options.  Returns false after an error, which is printed: the data are
+ * nowhere, and `more` has no others. */
+static bool add_recorded(arguments *a, places *p, const char *asker, char *const *more)
 {
     const char *name;
     json_t     *value;
-    json_object_foreach(json_object_get(object, "options"), name, value)
+    bool        lacks = false;
+    json_object_foreach(json_object_get(p->object, "options"), name, value)
     {
         const char *text = json_string_value(value);
-        if (is_replaced(name, more))
+        if (is_replaced(name, more) || text == NULL)
             continue;
-        if (strcmp(name, "tokenizer") == 0 && text != NULL)
-            add_tokenizer(a, object, run, text);
-        else if (is_output(name) && text != NULL)
-            add_output(a, object, run, name, text, asker, has(more, name));
+        if (strcmp(name, "tokenizer") == 0)
+            add_tokenizer(a, p->object, p->run, text);
+        else if (is_output(name))
+            add_output(a, p, name, text, asker, has(more, name));
         else
-            add_option(a, name, text);
+            add_placed(a, p, name, text, &lacks);
+        if (lacks && !has(more, "data") && strcmp(asker, "attest") != 0)
+            return refuse_lacking(asker, p, text);
+        lacks = false;
     }
+    return true;
 }
 
-/* Changes to the directory in which the run was started, which was `began`.  Says if it is another
- * one now. */
-static void go_home(const json_t *object, const char *asker, const char *began)
+/* Changes to the directory in which a run was started. */
+static void enter_directory(const places *p, const char *asker)
 {
-    const char *directory = json_string_value(json_object_get(object, "directory"));
-    const bool  there     = directory == NULL || chdir(directory) == 0;
-    if (began != NULL && (!there || strcmp(began, directory) != 0))
+    const char *directory = json_string_value(json_object_get(p->object, "directory"));
+    if (directory != NULL && chdir(directory) != 0 && p->unfound)
         fprintf(stderr, "lockstep %s: note: '%s', where the run was started, is not there; its "
-                        "paths are read from %s\n", asker, began, there ? directory : "here");
+                        "paths are read from here\n", asker, directory);
 }
 
 char **lki_record_arguments(const char *asker, const char *command, const char *run,
@@ -499,11 +524,9 @@ char **lki_record_arguments(const char *asker, const char *command, const char *
     char        here[PATH], whole[2 * PATH];
     json_t     *object = load(asker, run);
     arguments   a      = { .room = 16, .good = true };
+    places      p      = { .object = object, .run = run };
     if (object == NULL)
         return NULL;
-    const char *directory = json_string_value(json_object_get(object, "directory"));
-    char       *began     = directory != NULL ? strdup(directory) : NULL;
-    (void)find_home(object, run);
     while (more[a.count] != NULL)
         a.count++;
     a.room += a.count + json_object_size(json_object_get(object, "options"));
@@ -511,18 +534,18 @@ char **lki_record_arguments(const char *asker, const char *command, const char *
     a.argv  = calloc(a.room, sizeof *a.argv);
     a.good  = a.argv != NULL && getcwd(here, sizeof here) != NULL;
     add(&a, command, NULL);
-    add_recorded(&a, object, asker, run, more);
+    const bool all = add_recorded(&a, &p, asker, more);
     absolute(here, run, strlen(run), whole, sizeof whole);
     add(&a, "--checkpoint", whole);
     if (a.good)
         add_more(&a, more, here);
-    go_home(object, asker, began);
-    free(began);
+    enter_directory(&p, asker);
     json_decref(object);
     *argc = (int)a.count;
-    if (a.good)
+    if (a.good && all)
         return a.argv;
-    fprintf(stderr, "lockstep %s: out of memory\n", asker);
+    if (all)
+        fprintf(stderr, "lockstep %s: out of memory\n", asker);
     lki_record_free(a.argv);
     return NULL;
 }

@@ -32,12 +32,20 @@ bool lki_record_log(const char *run, char *path, size_t bytes);
 
 /* Makes the arguments of `command` that continue or repeat the run in the directory `run`: the
  * recorded options, then --checkpoint and `more`, a list that ends with NULL, in which paths are
- * relative to the current directory.  A recorded tokenizer that is gone is replaced by the one that
- * the run keeps.  Changes to the directory in which the run was started, if it
- * is there.  Returns NULL after an error, which is printed and names the command `asker`.  Free
- * with lki_record_free(). */
+ * relative to the current directory.  Files of a run that was moved are looked for where it is now.
+ * A recorded tokenizer that is gone is replaced by the one that the run keeps.  Changes to the
+ * directory in which the run was started, if it is there.  Returns NULL after an error, which is
+ * printed and names the command `asker`.  Free with lki_record_free(). */
 char **lki_record_arguments(const char *asker, const char *command, const char *run,
                             char *const *more, int *argc);
 void   lki_record_free(char **argv);
+
+/* Writes a path of `length` bytes as it is to be used. */
+typedef void (*lki_place_hook)(void *context, const char *path, size_t length, char *out,
+                               size_t bytes);
+
+/* Copies the value of an option.  If it names files, `place` writes each path in it. */
+void lki_place_value(const lki_option *row, lki_place_hook place, void *context, const char *value,
+                     char *out, size_t bytes);
 
 #endif

@@ -2,6 +2,9 @@
  *
  * The options are those of a statement that somebody else may have written.  So only those are
  * used that decide the result or read a file; others, such as --log, could replace files here.
+ *
+ * A replay is a tree of processes: `lockstep train` and its workers.  The kernel kills each of them
+ * when its parent dies, so none outlives this command, however it ends.
  */
 #include "cli/replay.h"
 
@@ -13,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -36,6 +40,31 @@ static bool is_safe(const lki_option *row)
     return row->scope == LKI_SCOPE_RESULT || row->scope == LKI_SCOPE_RULE;
 }
 
+/* Writes the path of a file where it is now, or as it is.  Not inlined, because the paths are
+ * large. */
+__attribute__((noinline)) static void place_stated(void *context, const char *path, size_t length,
+                                                   char *out, size_t bytes)
+{
+    const lki_replay_part *part = context;
+    char                   name[2 * PATH], found[4 * PATH];
+    const char            *settings = memchr(path, '?', length);
+    const size_t           plain    = settings != NULL ? (size_t)(settings - path) : length;
+    (void)snprintf(name, sizeof name, "%.*s", (int)plain, path);
+    (void)snprintf(out, bytes, "%.*s", (int)length, path);
+    if (lk_statement_file(part->statement, part->run, name, found, sizeof found) == LK_OK)
+        (void)snprintf(out, bytes, "%s%.*s", found, (int)(length - plain), path + plain);
+}
+
+/* Returns the value of an option of the statement, with its files where they are now.  Not inlined,
+ * because the value is large. */
+__attribute__((noinline)) static json_t *placed(const lki_replay_part *part, const lki_option *row,
+                                                const char *value)
+{
+    char text[4 * PATH];
+    lki_place_value(row, place_stated, (void *)(uintptr_t)part, value, text, sizeof text);
+    return json_string(text);
+}
+
 /* Writes FOLDER/command.json with the options of the statement that are safe. */
 static bool write_command(const lki_replay_part *part, const char *folder)
 {
@@ -43,9 +72,9 @@ static bool write_command(const lki_replay_part *part, const char *folder)
     json_t *command = json_loads(lk_statement_command(part->statement), 0, NULL);
     json_t *all = json_object_get(command, "options"), *kept = json_object();
     for (const lki_option *row = lki_train_table; row->type != LKI_OPTION_END; row++) {
-        json_t *value = json_object_get(all, row->name);
+        const char *value = json_string_value(json_object_get(all, row->name));
         if (value != NULL && is_safe(row))
-            (void)json_object_set(kept, row->name, value);
+            (void)json_object_set_new(kept, row->name, placed(part, row, value));
     }
     (void)json_object_set_new(command, "options", kept);
     (void)snprintf(path, sizeof path, "%s/" LKI_RECORD_NAME, folder);
@@ -161,21 +190,73 @@ static void end_progress(const progress *p)
     }
 }
 
+/* ---- Signals ------------------------------------------------------------------------------- */
+
+static const int ends[] = { SIGINT, SIGTERM, SIGHUP };
+enum { END_COUNT = sizeof ends / sizeof ends[0] };
+
+void lki_hold_signals(sigset_t *before)
+{
+    sigset_t held;
+    (void)sigemptyset(&held);
+    for (size_t i = 0; i < END_COUNT; i++) {
+        struct sigaction now;
+        if (sigaction(ends[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+            (void)sigaddset(&held, ends[i]);
+    }
+    (void)sigprocmask(SIG_BLOCK, &held, before);
+}
+
+void lki_release_signals(const sigset_t *before)
+{
+    (void)fflush(NULL);
+    (void)sigprocmask(SIG_SETMASK, before, NULL);
+}
+
+/* Returns true if a signal that is held, and was not held before, has arrived. */
+static bool is_asked_to_end(const sigset_t *before)
+{
+    sigset_t arrived, held;
+    if (sigpending(&arrived) != 0 || sigprocmask(SIG_BLOCK, NULL, &held) != 0)
+        return false;
+    for (size_t i = 0; i < END_COUNT; i++)
+        if (sigismember(&arrived, ends[i]) == 1 && sigismember(&held, ends[i]) == 1 &&
+            sigismember(before, ends[i]) != 1)
+            return true;
+    return false;
+}
+
+/* Kills a replay, and waits for all its processes: this process is the parent of orphans. */
+static void kill_all(pid_t pid)
+{
+    const struct timespec moment = { .tv_nsec = 10000000 };
+    pid_t                 ended  = 0;
+    (void)kill(pid, SIGKILL);
+    for (int i = 0; i < 1000 && ended >= 0; i++) {
+        ended = waitpid(-1, NULL, WNOHANG);
+        if (ended == 0)
+            (void)nanosleep(&moment, NULL);
+        else if (ended < 0 && errno == EINTR)
+            ended = 0;
+    }
+}
+
+/* ---- The process --------------------------------------------------------------------------- */
+
 /* Waits for the process.  Asks it to stop once the wanted checkpoint is there, because a run whose
- * schedule depends on its length goes on to its end.  Returns its exit status. */
-static int await(pid_t pid, const lki_replay_part *part, const char *folder, const char *wanted)
+ * schedule depends on its length goes on to its end.  Returns its exit status; -1 if a signal has
+ * ended the replay. */
+static int await(pid_t pid, const lki_replay_part *part, const char *folder, const char *wanted,
+                 const sigset_t *before)
 {
     progress              p      = { .part = part, .step = part->from,
                                      .terminal = lki_shows_progress() };
     const struct timespec moment = { .tv_nsec = 20000000 };
-    bool                  asked  = false;
-    int                   status;
+    bool                  asked  = false, ends_early = false;
+    int                   status = 0;
     (void)clock_gettime(CLOCK_MONOTONIC, &p.begun);
-    for (pid_t ended; (ended = waitpid(pid, &status, WNOHANG)) != pid;) {
-        if (ended < 0 && errno != EINTR) {
-            end_progress(&p);
-            return -1;
-        }
+    for (pid_t ended = 0; !ends_early && (ended = waitpid(pid, &status, WNOHANG)) != pid;) {
+        ends_early = is_asked_to_end(before) || (ended < 0 && errno != EINTR);
         if (!asked && access(wanted, F_OK) == 0) {
             (void)kill(pid, SIGTERM);
             asked = true;
@@ -183,8 +264,27 @@ static int await(pid_t pid, const lki_replay_part *part, const char *folder, con
         show_progress(&p, folder);
         (void)nanosleep(&moment, NULL);
     }
+    if (ends_early)
+        kill_all(pid);
     end_progress(&p);
+    if (ends_early)
+        return -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* Starts `lockstep train`, which dies with this process. */
+static pid_t start(const lki_replay_part *part, const char *folder, const sigset_t *before)
+{
+    const pid_t parent = getpid();
+    (void)fflush(NULL);
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
+    pid_t pid = fork();
+    if (pid != 0)
+        return pid;
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
+        _exit(LKI_EXIT_FAILURE);
+    (void)sigprocmask(SIG_SETMASK, before, NULL);
+    train(part, folder);
 }
 
 static void print_output(const char *folder)
@@ -198,7 +298,7 @@ static void print_output(const char *folder)
         (void)fclose(file);
 }
 
-bool lki_replay(const lki_replay_part *part, const char *folder)
+bool lki_replay(const lki_replay_part *part, const char *folder, const sigset_t *before)
 {
     char wanted[PATH];
     (void)snprintf(wanted, sizeof wanted, "%s/step-%08" PRIu64, folder, part->to);
@@ -207,11 +307,10 @@ bool lki_replay(const lki_replay_part *part, const char *folder)
                 strerror(errno));
         return false;
     }
-    (void)fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0)
-        train(part, folder);
-    int status = pid > 0 ? await(pid, part, folder, wanted) : -1;
+    pid_t pid    = start(part, folder, before);
+    int   status = pid > 0 ? await(pid, part, folder, wanted, before) : -1;
+    if (is_asked_to_end(before))
+        return false;
     if (access(wanted, F_OK) == 0)
         return true;
     fprintf(stderr, "lockstep verify: the replay of steps %" PRIu64 "-%" PRIu64 " ended with "

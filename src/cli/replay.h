@@ -2,6 +2,7 @@
 #ifndef LKI_CLI_REPLAY_H
 #define LKI_CLI_REPLAY_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -14,9 +15,17 @@ typedef struct {
     uint64_t            from, to; /* steps of checkpoints; 0: the beginning */
 } lki_replay_part;
 
+/* Blocks the signals that end a command (SIGINT, SIGTERM, SIGHUP), except those that are ignored,
+ * and stores the mask before. */
+void lki_hold_signals(sigset_t *before);
+
+/* Unblocks them again.  If one has arrived meanwhile, this process ends here. */
+void lki_release_signals(const sigset_t *before);
+
 /* Trains from one step to another, by `lockstep train` in a process of its own.  It writes the
- * checkpoint of step `to` and the log log.jsonl into `folder`, which must exist.  Prints errors.
- * Returns false after one. */
-bool lki_replay(const lki_replay_part *part, const char *folder);
+ * checkpoint of step `to` and the log log.jsonl into `folder`, which must exist.  The caller holds
+ * signals, and `before` is the mask without that.  If one arrives, the processes are killed; they
+ * also die with this one.  Prints errors.  Returns false after one, and after a signal. */
+bool lki_replay(const lki_replay_part *part, const char *folder, const sigset_t *before);
 
 #endif

@@ -49,3 +49,8 @@ bool lki_shows_progress(void)
 {
     return isatty(STDERR_FILENO) == 1 && (lki_terminal_of() & LK_TERMINAL_DUMB) == 0;
 }
+
+const char *lki_line_start(const char *command)
+{
+    return strcmp(command, "run") != 0 && lki_shows_progress() ? "\r\033[K" : "";
+}

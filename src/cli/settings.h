@@ -22,4 +22,9 @@ unsigned lki_terminal_of(void);
 /* Returns true if stderr is a terminal on which a line can be replaced, so progress is shown. */
 bool lki_shows_progress(void);
 
+/* Returns what a launcher of `command` prints before a message.  On a terminal it removes the line
+ * of progress that a worker has drawn, and the ^C behind it.  Programs of `run` have lines of their
+ * own. */
+const char *lki_line_start(const char *command);
+
 #endif

@@ -7,7 +7,9 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "cli/record.h"
 #include "cli/values.h"
+#include "lockstep/checkpoint.h"
 
 static const char *const kinds[] = { "text", "tokens", "shards", "idx", "cifar10",
                                      "csv",  "npy",    "tar",    "folder", "docs",
@@ -247,6 +249,31 @@ static bool refuse_several(const char *path, const listing *files, lki_message *
     return false;
 }
 
+/* Returns true if a folder has a file. */
+static bool has_file(const char *folder, const char *name)
+{
+    char path[PATH];
+    return snprintf(path, sizeof path, "%s/%s", folder, name) < PATH && exists(path);
+}
+
+/* Returns true unless a folder is the directory of a run, or has a model, as a checkpoint does.
+ * Their texts are configurations. */
+static bool may_have_data(const char *path, lki_message *error)
+{
+    static const char *const weights[] = { "model.safetensors", "model.safetensors.index.json",
+                                           "adapter_model.safetensors", "pytorch_model.bin",
+                                           "adapter_model.bin" };
+    bool                     run = false;
+    if (lki_record_exists(path) || (lk_checkpoint_exists(path, &run) == LK_OK && run))
+        return lki_refuse(error, "is the directory of a run, not data; give data, such as those of "
+                                 "the run, or write text:DIR to read its files as texts");
+    for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++)
+        if (has_file(path, weights[i]))
+            return lki_refuse(error, "has the weights of a model (%s), not data; give data, or "
+                                     "write text:DIR to read its files as texts", weights[i]);
+    return true;
+}
+
 /* Returns true if a folder `levels` below `path` has a JPEG or PNG.  Looks at a few entries
  * only. */
 static bool has_images(const char *path, int levels)
@@ -274,6 +301,8 @@ static bool recognise_folder(const char *path, char out[LKI_SOURCE_BYTES], lki_m
     listing  files;
     unsigned sorts = 0;
     int      found = OTHERS;
+    if (!may_have_data(path, error))
+        return false;
     if (!list(path, &files))
         return say(out, error, "text", path); /* opening it again reports the reason */
     for (int sort = 0; sort < OTHERS; sort++)
@@ -313,6 +342,9 @@ static bool refuse_unknown(const char *given, lki_message *error)
     size_t      length = strcspn(given, ":");
     bool        colon  = given[length] == ':' && length < sizeof word;
     const char *meant  = NULL;
+    if (strstr(given, "://") != NULL)
+        return lki_refuse(error, "nothing is downloaded: download it first, and give the file or "
+                                 "folder");
     if (!colon)
         return lki_refuse(error, "there is no such file or folder; correct the path");
     (void)snprintf(word, sizeof word, "%.*s", (int)length, given);

@@ -27,7 +27,10 @@ static const char script[] =
     "for s in train t10k; do touch mnist/$s-images-idx3-ubyte.gz mnist/$s-labels-idx1-ubyte.gz; "
     "done; printf '\\000\\000\\010\\003' >x-images; touch x-labels; "
     "printf '\\000\\000\\010\\003' >lone; mkdir -p net/train/cat pets/cat pets/dog; "
-    "touch net/train/cat/1.JPEG pets/dog/x.png";
+    "touch net/train/cat/1.JPEG pets/dog/x.png; mkdir run step model begun; "
+    "touch run/command.json step/manifest.json step/model.safetensors model/config.json "
+    "model/model.safetensors; mkdir begun/step-00000001; touch begun/step-00000001/manifest.json; "
+    "mkdir made; touch made/tokens-00000.bin made/manifest.json made/tokenizer.json";
 
 static const struct {
     const char *given, *source, *message;
@@ -63,6 +66,13 @@ static const struct {
     { "nowhere", NULL, "there is no such file or folder" },
     { "ids.u16?vocab=5", NULL, "a kind before them" },
     { "tockens:ids.u16", NULL, "did you mean tokens" },
+    { "https://host/book.txt", NULL, "nothing is downloaded: download it first" },
+    { "run", NULL, "is the directory of a run, not data" },
+    { "begun", NULL, "is the directory of a run, not data" },
+    { "step", NULL, "has the weights of a model (model.safetensors), not data" },
+    { "model", NULL, "has the weights of a model (model.safetensors), not data" },
+    { "made", "shards:made", NULL },
+    { "text:run", "text:run", NULL },
 };
 
 static void sources_are_recognised(void **state)

@@ -1,12 +1,14 @@
 /* statement.c -- `lockstep verify FILE`.  See statement.h. */
 #include "cli/statement.h"
 
+#include <errno.h>
 #include <ftw.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/difference.h"
@@ -53,8 +55,9 @@ static const lki_command command = {
     .about =
         "Verifies the signature, the chain of hashes, the data and the checkpoints that are\n"
         "there.  Then replays K segments between checkpoints, on any number of workers, and\n"
-        "prints `equal`, or the first step, virtual worker and tensor that is not.  The exit\n"
-        "status is 0 if everything is equal, and 1 if not, or if a replay ends with an error.",
+        "prints `equal`, or the first step, virtual worker and tensor that is not.  The last line\n"
+        "is `not equal` if something differs, and `not verified` if something could not be\n"
+        "compared.  The exit status is 0 if everything is equal, else 1.",
     .examples = "  lockstep verify run1.attest.json --segments 3 --seed 7 --workers 2",
     .options  = table,
 };
@@ -72,8 +75,12 @@ typedef struct {
     bool                    *there; /* by checkpoint */
     segment                 *segments;
     size_t                   count;
-    size_t                   missed; /* segments whose replay ended with an error */
+    size_t                   missed; /* segments that could not be replayed or compared */
+    size_t                   unread; /* files that could not be read */
 } verification;
+
+/* The result of a comparison.  FAILED: there was none, for a reason that is not the run's. */
+typedef enum { EQUAL, DIFFERENT, FAILED } outcome;
 
 /* Says on a terminal what takes long, in a line that the next one replaces; "" removes it. */
 static void show(const char *work)
@@ -84,31 +91,73 @@ static void show(const char *work)
 
 /* ---- Files --------------------------------------------------------------------------------- */
 
-static bool check_data(const verification *v)
+/* Splits "KIND:FILE[,FILE][?SETTINGS]" into paths in `text`.  Returns their number. */
+static size_t split_source(const char *data, char text[PATH], const char *paths[FILES])
 {
-    char        text[PATH]  = "";
-    const char *paths[FILES] = { text };
-    size_t      count        = 0;
+    size_t kind = strcspn(data, ":/");
+    (void)snprintf(text, PATH, "%s", data[kind] == ':' ? data + kind + 1 : data);
+    text[strcspn(text, "?")] = '\0';
+    char *second = strchr(text, ',');
+    paths[0]     = text;
+    if (second == NULL)
+        return 1;
+    *second  = '\0';
+    paths[1] = second + 1;
+    return 2;
+}
+
+static outcome check_data(const verification *v)
+{
+    char        text[PATH];
+    const char *paths[FILES] = { NULL };
     const char *data         = v->options->data;
-    if (data != NULL) {
-        size_t kind = strcspn(data, ":/");
-        (void)snprintf(text, sizeof text, "%s", data[kind] == ':' ? data + kind + 1 : data);
-        char *second = strchr(text, ',');
-        count        = second != NULL ? 2 : 1;
-        if (second != NULL) {
-            *second  = '\0';
-            paths[1] = second + 1;
-        }
+    size_t      count        = data != NULL ? split_source(data, text, paths) : 0;
+    if (lk_statement_file_count(v->statement) == 0) {
+        printf("data: the statement has the SHA-256 of no file; only replays compare them\n");
+        return EQUAL;
     }
     show("hashing the data");
-    bool equal = lk_statement_check_files(v->statement, paths, count) == LK_OK;
+    lk_status status = lk_statement_check_files(v->statement, v->run, paths, count);
     show("");
-    if (equal) {
+    if (status == LK_OK)
         printf("data: equal\n");
-        return true;
+    else if (status == LK_ECORRUPT)
+        printf("data: not equal: %s\n", lk_error_last()->message);
+    else
+        printf("data: not compared: %s; %s\n", lk_error_last()->message,
+               data != NULL ? "give another --data" : "--data says where they are");
+    return status == LK_OK ? EQUAL : status == LK_ECORRUPT ? DIFFERENT : FAILED;
+}
+
+/* Returns true if a checkpoint is in the directory of the run. */
+static bool has_checkpoint(const verification *v, uint64_t step)
+{
+    char path[PATH + 64];
+    (void)snprintf(path, sizeof path, "%s/step-%08" PRIu64, v->run, step);
+    return access(path, F_OK) == 0;
+}
+
+/* Compares a checkpoint with the statement.  Sets *there if it is equal. */
+static outcome check_checkpoint(const verification *v, size_t index, bool *there)
+{
+    const uint64_t step = lk_statement_checkpoint_at(v->statement, index)->step;
+    char           work[64];
+    *there = false;
+    if (!has_checkpoint(v, step)) {
+        printf("checkpoint of step %" PRIu64 ": not there\n", step);
+        return EQUAL;
     }
-    printf("data: not equal: %s\n", lk_error_last()->message);
-    return false;
+    (void)snprintf(work, sizeof work, "reading the checkpoint of step %" PRIu64, step);
+    show(work);
+    lk_status status = lk_statement_check(v->statement, index, v->run);
+    show("");
+    *there = status == LK_OK;
+    if (status == LK_OK)
+        return EQUAL;
+    const bool differs = status == LK_ECORRUPT || status == LK_EFORMAT;
+    printf("checkpoint of step %" PRIu64 ": not %s: %s\n", step, differs ? "equal" : "compared",
+           lk_error_last()->message);
+    return differs ? DIFFERENT : FAILED;
 }
 
 /* Compares all checkpoints that are there, and lists the segments that can be replayed. */
@@ -120,22 +169,11 @@ static bool check_checkpoints(verification *v)
     bool                           good  = true;
     for (size_t i = 0; (c = lk_statement_checkpoint_at(v->statement, i)) != NULL; i++) {
         v->segments[v->count++] = (segment){ .index = i, .from = from };
-        char          work[64];
-        (void)snprintf(work, sizeof work, "reading the checkpoint of step %" PRIu64, c->step);
-        show(work);
-        lk_status status        = lk_statement_check(v->statement, i, v->run);
-        show("");
-        if (status == LK_EIO) {
-            printf("checkpoint of step %" PRIu64 ": not there\n", c->step);
-            continue;
-        }
-        v->there[i] = status == LK_OK;
-        found += status == LK_OK;
+        outcome result = check_checkpoint(v, i, &v->there[i]);
+        v->unread += result == FAILED;
+        good = good && result != DIFFERENT;
+        found += v->there[i];
         from = v->there[i] ? c->step : from;
-        good = good && v->there[i];
-        if (status != LK_OK)
-            printf("checkpoint of step %" PRIu64 ": not equal: %s\n", c->step,
-                   lk_error_last()->message);
     }
     printf("checkpoints: %zu of %zu equal, so %zu segments can be replayed\n", found, v->count,
            v->count);
@@ -171,35 +209,49 @@ static bool print_step(const verification *v, const lk_statement_step *step)
     return false;
 }
 
-/* Compares the checkpoint of a replay with the stated hash and, if it is there, that of the run. */
-static bool compare_end(const verification *v, const segment *s, const char *folder)
+/* Compares the tensors of the checkpoint of a replay with those of the run, if it is there.
+ * Not inlined, because the paths are large. */
+__attribute__((noinline)) static outcome compare_tensors(const verification *v, const segment *s,
+                                                         const char *folder)
 {
-    const lk_statement_checkpoint *c = lk_statement_checkpoint_at(v->statement, s->index);
-    lk_checkpoint                 *replayed;
-    char                           a[PATH + 64], b[PATH];
-    bool                           equal = false, same = true;
-    lki_difference_totals          totals = { 0 };
-    if (lk_checkpoint_open_step(&replayed, folder, c->step) != LK_OK) {
+    const uint64_t        step = lk_statement_checkpoint_at(v->statement, s->index)->step;
+    char                  a[PATH + 64], b[PATH];
+    bool                  same   = true;
+    lki_difference_totals totals = { 0 };
+    if (!v->there[s->index])
+        return EQUAL;
+    (void)snprintf(a, sizeof a, "%s/step-%08" PRIu64, v->run, step);
+    (void)snprintf(b, sizeof b, "%s/step-%08" PRIu64, folder, step);
+    if (lk_diff(a, b, lki_print_difference, &totals, &same) != LK_OK) {
         lki_print_error("verify");
-        return false;
-    }
-    equal = strcmp(lk_checkpoint_describe(replayed)->weights, c->weights) == 0;
-    lk_checkpoint_free(replayed);
-    if (!equal)
-        printf("  not equal: the weights after step %" PRIu64 "\n", c->step);
-    (void)snprintf(a, sizeof a, "%s/step-%08" PRIu64, v->run, c->step);
-    (void)snprintf(b, sizeof b, "%s/step-%08" PRIu64, folder, c->step);
-    if (v->there[s->index] && lk_diff(a, b, lki_print_difference, &totals, &same) != LK_OK) {
-        lki_print_error("verify");
-        return false;
+        return FAILED;
     }
     lki_print_difference_totals(&totals);
     if (!same)
         printf("  (A is the run, B the replay)\n");
-    return equal && same;
+    return same ? EQUAL : DIFFERENT;
 }
 
-static bool compare(const verification *v, const segment *s, const char *folder)
+/* Compares the checkpoint of a replay with the stated hash and, if it is there, that of the run. */
+static outcome compare_end(const verification *v, const segment *s, const char *folder)
+{
+    const lk_statement_checkpoint *c = lk_statement_checkpoint_at(v->statement, s->index);
+    lk_checkpoint                 *replayed;
+    if (lk_checkpoint_open_step(&replayed, folder, c->step) != LK_OK) {
+        lki_print_error("verify");
+        return FAILED;
+    }
+    const bool equal = strcmp(lk_checkpoint_describe(replayed)->weights, c->weights) == 0;
+    lk_checkpoint_free(replayed);
+    if (!equal)
+        printf("  not equal: the weights after step %" PRIu64 "\n", c->step);
+    outcome tensors = compare_tensors(v, s, folder);
+    return equal ? tensors : DIFFERENT;
+}
+
+/* Compares a replay with the statement and the run.  Not inlined, because the path is large. */
+__attribute__((noinline)) static outcome compare(const verification *v, const segment *s,
+                                                 const char *folder)
 {
     const lk_statement_checkpoint *c = lk_statement_checkpoint_at(v->statement, s->index);
     char                           log[PATH];
@@ -207,44 +259,61 @@ static bool compare(const verification *v, const segment *s, const char *folder)
     (void)snprintf(log, sizeof log, "%s/log.jsonl", folder);
     if (lk_statement_compare_log(v->statement, s->from, c->step, log, &step) != LK_OK) {
         lki_print_error("verify");
-        return false;
+        return FAILED;
     }
-    bool losses = print_step(v, &step);
-    return compare_end(v, s, folder) && losses;
+    const bool losses = print_step(v, &step);
+    outcome    end    = compare_end(v, s, folder);
+    return losses ? end : DIFFERENT;
 }
 
-/* Returns false if the replay of a segment has other results. */
-static bool replay(verification *v, const segment *s)
+/* Replays a segment in a folder, and compares it. */
+static outcome replay_in(const verification *v, const segment *s, const char *folder,
+                         const sigset_t *before)
 {
-    const lk_statement_checkpoint *c = lk_statement_checkpoint_at(v->statement, s->index);
-    const statement_options       *o = v->options;
-    const char *temporary = getenv("TMPDIR");
-    char        folder[512], *more[8] = { NULL };
-    size_t      count = 0;
+    const statement_options *o       = v->options;
+    char                    *more[8] = { NULL };
+    size_t                   count   = 0;
     const char *given[] = { "--data", o->data, "--workers", o->workers, "--threads", o->threads };
     for (size_t i = 0; i < 6; i += 2)
         if (given[i + 1] != NULL) {
             more[count++] = (char *)(uintptr_t)given[i];
             more[count++] = (char *)(uintptr_t)given[i + 1];
         }
+    lki_replay_part part = { .statement = v->statement, .run = v->run, .more = more,
+                             .from = s->from,
+                             .to = lk_statement_checkpoint_at(v->statement, s->index)->step };
+    printf("segment %zu of %zu, steps %" PRIu64 "-%" PRIu64 ":\n", s->index + 1, v->count,
+           s->from + 1, part.to);
+    if (!lki_replay(&part, folder, before))
+        return FAILED;
+    outcome result = compare(v, s, folder);
+    if (result == EQUAL)
+        printf("  equal\n");
+    return result;
+}
+
+/* Replays a segment, and returns false if it has other results.  A signal that arrives meanwhile
+ * ends this process, once the temporary folder is gone. */
+static bool replay(verification *v, const segment *s)
+{
+    const char *temporary = getenv("TMPDIR");
+    char        folder[512];
+    sigset_t    before;
+    outcome     result = FAILED;
     (void)snprintf(folder, sizeof folder, "%s/lockstep-verify-XXXXXX",
                    temporary != NULL ? temporary : "/tmp");
-    if (mkdtemp(folder) == NULL) {
-        perror("lockstep verify: cannot make a temporary folder");
-        return false;
+    lki_hold_signals(&before);
+    if (mkdtemp(folder) == NULL)
+        fprintf(stderr, "lockstep verify: cannot make a temporary folder in '%s': %s; set TMPDIR "
+                        "to another directory\n", temporary != NULL ? temporary : "/tmp",
+                strerror(errno));
+    else {
+        result = replay_in(v, s, folder, &before);
+        (void)nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     }
-    printf("segment %zu of %zu, steps %" PRIu64 "-%" PRIu64 ":\n", s->index + 1,
-           v->count, s->from + 1, c->step);
-    lki_replay_part part = { .statement = v->statement, .run = v->run, .more = more,
-                             .from = s->from, .to = c->step };
-    bool made  = lki_replay(&part, folder);
-    bool equal = !made || compare(v, s, folder);
-    if (!made)
-        v->missed++;
-    else if (equal)
-        printf("  equal\n");
-    (void)nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-    return equal;
+    lki_release_signals(&before);
+    v->missed += result == FAILED;
+    return result != DIFFERENT;
 }
 
 /* ---- The draw ------------------------------------------------------------------------------ */
@@ -288,29 +357,74 @@ static bool read_segments(const char *text, size_t *out)
     return value > 0 && *end == '\0';
 }
 
+/* Prints the last line.  Returns the exit status. */
+static int conclude(const verification *v, bool good, outcome data)
+{
+    if (!good)
+        printf("not equal\n");
+    else if (data == FAILED)
+        printf("not verified: the data could not be read\n");
+    else if (v->missed > 0)
+        printf("not verified: %zu of the segments could not be replayed\n", v->missed);
+    else if (v->unread > 0)
+        printf("not verified: %zu of the checkpoints could not be read\n", v->unread);
+    else
+        printf("equal\n");
+    return good && data == EQUAL && v->missed + v->unread == 0 ? 0 : LKI_EXIT_FAILURE;
+}
+
 static int verify(verification *v, size_t wanted)
 {
     size_t count = 0;
+    int    status = LKI_EXIT_FAILURE;
     while (lk_statement_checkpoint_at(v->statement, count) != NULL)
         count++;
     v->there    = calloc(count + 1, sizeof *v->there);
     v->segments = calloc(count + 1, sizeof *v->segments);
-    bool good   = v->there != NULL && v->segments != NULL;
-    if (!good)
+    if (v->there == NULL || v->segments == NULL)
         fprintf(stderr, "lockstep verify: out of memory\n");
     else {
-        good = check_data(v);
-        good = check_checkpoints(v) && good;
-        good = replay_some(v, wanted < count ? wanted : count) && good;
-        if (good && v->missed > 0)
-            printf("not verified: %zu of the segments could not be replayed\n", v->missed);
-        else
-            printf(good ? "equal\n" : "not equal\n");
-        good = good && v->missed == 0;
+        outcome data = check_data(v);
+        bool    good = check_checkpoints(v) && data != DIFFERENT;
+        if (data != FAILED) /* else every replay fails */
+            good = replay_some(v, wanted < count ? wanted : count) && good;
+        status = conclude(v, good, data);
     }
     free(v->there);
     free(v->segments);
-    return good ? 0 : LKI_EXIT_FAILURE;
+    return status;
+}
+
+/* Checks that files named by options can be read.  Prints an error if not. */
+static bool check_files(const statement_options *o)
+{
+    if (o->checkpoint != NULL && access(o->checkpoint, X_OK) != 0)
+        fprintf(stderr, "lockstep verify: cannot read the directory '%s': %s; give another "
+                        "--checkpoint, with checkpoints of the run\n", o->checkpoint,
+                strerror(errno));
+    else if (o->signers != NULL && access(o->signers, R_OK) != 0)
+        fprintf(stderr, "lockstep verify: cannot read the signers '%s': %s; give a file with a "
+                        "line \"NAME ssh-ed25519 KEY\" for each\n", o->signers, strerror(errno));
+    else
+        return true;
+    return false;
+}
+
+/* Returns the directory of the run: the one that was given, or stated, or else one of the same name
+ * beside the statement.  To be freed. */
+static char *find_run(const statement_options *o, const lk_statement *statement)
+{
+    const char *stated = lk_statement_run(statement), *name = strrchr(stated, '/');
+    const char *slash  = strrchr(o->file, '/');
+    char       *beside = NULL, *found = NULL;
+    if (o->checkpoint != NULL)
+        return realpath(o->checkpoint, NULL);
+    if (access(stated, F_OK) != 0 && name != NULL &&
+        asprintf(&beside, "%.*s%s", slash != NULL ? (int)(slash - o->file) : 1,
+                 slash != NULL ? o->file : ".", name) >= 0)
+        found = realpath(beside, NULL);
+    free(beside);
+    return found != NULL ? found : strdup(stated);
 }
 
 int lki_verify_statement(int argc, char **argv)
@@ -318,7 +432,6 @@ int lki_verify_statement(int argc, char **argv)
     statement_options options = { .seed = UINT64_MAX };
     verification      v       = { .options = &options };
     size_t            wanted;
-    char             *run;
     int               done = lki_options_parse(&command, argc, argv, &options);
     if (done < 0)
         done = lki_refuse_half_job(&command, NULL);
@@ -330,18 +443,16 @@ int lki_verify_statement(int argc, char **argv)
     if ((options.signers == NULL) != (options.identity == NULL))
         return lki_usage_error(&command, "--signers and --identity need each other: the first has "
                                          "the keys, the second says whose is expected");
-    if (options.seed == UINT64_MAX && !draw_seed(&options.seed))
-        return LKI_EXIT_FAILURE;
-    if (!lki_verify_signature("verify", options.file, options.signers, options.identity))
+    if (!check_files(&options) || (options.seed == UINT64_MAX && !draw_seed(&options.seed)) ||
+        !lki_verify_signature("verify", options.file, options.signers, options.identity))
         return LKI_EXIT_FAILURE;
     if (lk_statement_open(&v.statement, options.file) != LK_OK) {
         lki_print_error("verify");
         return LKI_EXIT_FAILURE;
     }
-    v.run = options.checkpoint != NULL ? options.checkpoint : lk_statement_run(v.statement);
-    if ((run = realpath(v.run, NULL)) != NULL)
-        v.run = run;
-    int status = verify(&v, wanted);
+    char *run    = find_run(&options, v.statement);
+    v.run        = run != NULL ? run : lk_statement_run(v.statement);
+    int   status = verify(&v, wanted);
     lk_statement_free(v.statement);
     free(run);
     return status;

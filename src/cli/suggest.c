@@ -1,10 +1,17 @@
 /* suggest.c -- finds the name that a mistyped word most likely means. */
+#include <ctype.h>
 #include <string.h>
+#include <strings.h>
 
 #include "cli/options.h"
 
+static bool differ(char a, char b)
+{
+    return tolower((unsigned char)a) != tolower((unsigned char)b);
+}
+
 /* Returns the edit distance of two words: letters to insert, drop or replace, and neighbours to
- * swap.  Returns 99 if a word has more than 32 characters. */
+ * swap.  Capitals are equal to small letters.  Returns 99 if a word has more than 32 characters. */
 static size_t distance(const char *a, const char *b)
 {
     size_t rows[3][33], na = strlen(a), nb = strlen(b); /* distances for the first i - 2, i - 1 and
@@ -18,8 +25,9 @@ static size_t distance(const char *a, const char *b)
         size_t       *row   = rows[i % 3];
         row[0]              = i;
         for (size_t j = 1; j <= nb; j++) {
-            size_t best = above[j - 1] + (a[i - 1] != b[j - 1]);
-            bool   swap = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            size_t best = above[j - 1] + differ(a[i - 1], b[j - 1]);
+            bool   swap = i > 1 && j > 1 && !differ(a[i - 1], b[j - 2]) &&
+                        !differ(a[i - 2], b[j - 1]);
             if (above[j] + 1 < best)
                 best = above[j] + 1;
             if (row[j - 1] + 1 < best)
@@ -44,7 +52,8 @@ const char *lki_suggest(const char *word, const char *const *names, size_t count
         }
     }
     for (size_t i = 0; i < count && best == count && length >= 3; i++)
-        if (strncmp(word, names[i], length) == 0 || strncmp(word, names[i], strlen(names[i])) == 0)
+        if (strncasecmp(word, names[i], length) == 0 ||
+            strncasecmp(word, names[i], strlen(names[i])) == 0)
             best = i;
     return best < count ? names[best] : NULL;
 }

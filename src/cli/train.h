@@ -59,6 +59,14 @@ bool lki_is_model(const char *name);
  * variable of the environment, which workers inherit. */
 #define LKI_TRAIN_FOR "LOCKSTEP_TRAIN_FOR"
 
+/* Returns true if this process has been started by a launcher or MPI, or runs on a host other than
+ * that of rank 0.  It may then write no files. */
+bool lki_writes_elsewhere(const train_options *options);
+
+/* Returns true if the weights of --init can be those of a new run, or are those with which a run
+ * that continues began, as far as the path and the first bytes show. */
+bool lki_train_check_init(const train_options *options, lki_message *error);
+
 /* Finds out whether --init is given without a model and has none either (lki_command.check). */
 size_t lki_train_check_model(const lki_command *command, const void *target, lki_message *errors,
                              size_t most);

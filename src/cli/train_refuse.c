@@ -188,12 +188,11 @@ static bool find_step(const lk_train_checkpoint *c, uint64_t *step)
 /* Returns true if a log has a step. */
 static bool has_step(const char *log, uint64_t step)
 {
-    lk_log_losses *losses;
-    double         unused;
-    if (lk_log_losses_open(&losses, log) != LK_OK)
+    lk_log_check *check;
+    if (lk_log_check_open(&check, log, step) != LK_OK)
         return false;
-    const bool found = lk_log_loss(losses, step, LK_NO_WORKER, &unused);
-    lk_log_losses_free(losses);
+    const bool found = lk_log_check_has_step(check);
+    lk_log_check_free(check);
     return found;
 }
 

@@ -87,8 +87,9 @@ static void *listen(void *argument)
             _exit(128 + number);
         }
         if (info.si_code == SI_KERNEL) /* from a terminal */
-            fprintf(stderr, "lockstep %s: note: the workers are asked to save and end; Ctrl-C "
-                            "again ends them at once\n", self->command);
+            fprintf(stderr, "%slockstep %s: note: the workers are asked to save and end; Ctrl-C "
+                            "again ends them at once\n", lki_line_start(self->command),
+                    self->command);
         (void)nanosleep(&moment, NULL);
         while (sigtimedwait(&self->set, NULL, &none) > 0)
             continue;

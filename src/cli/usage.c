@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/options.h"
+#include "cli/train.h"
 #include "cli/words.h"
 
 void lki_name_lines(lki_message *out, const lki_command *command, const lki_config_file *file,
@@ -31,6 +32,20 @@ void lki_name_lines(lki_message *out, const lki_command *command, const lki_conf
     out->text[used < sizeof out->text ? used : sizeof out->text - 1] = '\0';
 }
 
+/* Prints how to list the options of a command.  Those that it shares with train are listed by
+ * train. */
+static void say_help(const lki_command *command)
+{
+    const char *all = lki_options_are_many(command) ? "=all" : "", *name = command->name;
+    const bool  as_train = command->options == lki_train_table && strcmp(name, "train") != 0;
+    if (command->inherits != NULL)
+        fprintf(stderr, "(lockstep %s --help lists its options, and lockstep %s --help=all those "
+                        "that it shares)\n", name, command->inherits);
+    else
+        fprintf(stderr, "(lockstep %s --help%s lists the options)\n", as_train ? "train" : name,
+                all);
+}
+
 __attribute__((format(printf, 3, 0))) static int
 say_usage_error(const lki_command *command, const lki_config_file *file, const char *format,
                 va_list args)
@@ -41,8 +56,8 @@ say_usage_error(const lki_command *command, const lki_config_file *file, const c
     (void)vsnprintf(plain.text, sizeof plain.text, format, args);
     lki_words(words, sizeof words, plain.text);
     lki_name_lines(&named, command, file, words);
-    fprintf(stderr, "lockstep %s: %s\n(lockstep %s --help%s lists the options)\n", command->name,
-            named.text, command->name, lki_options_are_many(command) ? "=all" : "");
+    fprintf(stderr, "lockstep %s: %s\n", command->name, named.text);
+    say_help(command);
     return LKI_EXIT_USAGE;
 }
 

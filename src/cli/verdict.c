@@ -1,37 +1,40 @@
 /* verdict.c -- compares a replay with the log and the checkpoint of its run.  See verdict.h. */
 #include "cli/verdict.h"
 
+#include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/values.h"
+#include "cli/text.h"
+#include "cli/words.h"
 #include "lockstep/checkpoint.h"
 
-/* Returns true if two losses have the same bits. */
-static bool same(double a, double b)
-{
-    uint64_t first, second;
-    memcpy(&first, &a, sizeof a);
-    memcpy(&second, &b, sizeof b);
-    return first == second;
-}
+enum { PRINTED_MOST = 6, TEXT_MOST = 120 };
 
-/* Opens the log of a run, or else `log`, if it is a file: a pipe has no lines that were written
- * before.  A run that has not begun has none.  Not inlined, because the path is large. */
-__attribute__((noinline)) static lk_log_losses *open_log(const char *run, const char *log)
+/* ---- What the run has left ----------------------------------------------------------------- */
+
+/* Opens the log, if it is a file: a pipe has no lines that were written before.  A run that has not
+ * begun has none.  Not inlined, because the path is large. */
+__attribute__((noinline)) static void open_log(lki_verdict *v, const char *run, const char *log,
+                                               bool is_named, uint64_t step)
 {
-    lk_log_losses *losses;
-    struct stat    info;
-    char           path[4096];
-    if (run != NULL && lk_run_log(path, sizeof path, run) == LK_OK)
+    struct stat info;
+    char        path[4096];
+    if (!is_named && run != NULL && lk_run_log(path, sizeof path, run) == LK_OK)
         log = path;
-    if (log == NULL || stat(log, &info) != 0 || !S_ISREG(info.st_mode))
-        return NULL;
-    return lk_log_losses_open(&losses, log) == LK_OK ? losses : NULL;
+    if (log == NULL)
+        return;
+    if (stat(log, &info) != 0)
+        (void)snprintf(v->no_log, sizeof v->no_log, "cannot find '%.300s': %s; --log says where "
+                       "it is", log, strerror(errno));
+    else if (!S_ISREG(info.st_mode))
+        (void)snprintf(v->no_log, sizeof v->no_log, "'%.300s' is no file", log);
+    else if (lk_log_check_open(&v->log, log, step) != LK_OK)
+        (void)snprintf(v->damage, sizeof v->damage, "%s", lk_error_last()->message);
 }
 
 /* Not inlined, because the path is large. */
@@ -43,7 +46,7 @@ __attribute__((noinline)) static void find_weights(lki_verdict *v, const char *r
     if (access(path, F_OK) != 0)
         return;
     if (lk_checkpoint_open_step(&checkpoint, run, step) != LK_OK) {
-        (void)snprintf(v->damage, sizeof v->damage, "%s", lk_error_last()->message);
+        (void)snprintf(v->unread, sizeof v->unread, "%s", lk_error_last()->message);
         return;
     }
     (void)snprintf(v->weights, sizeof v->weights, "%s",
@@ -51,84 +54,135 @@ __attribute__((noinline)) static void find_weights(lki_verdict *v, const char *r
     lk_checkpoint_free(checkpoint);
 }
 
-void lki_verdict_open(lki_verdict *v, const char *run, const char *log, lk_replay *replay)
+void lki_verdict_open(lki_verdict *v, const char *run, const char *log, bool is_named,
+                      lk_replay *replay)
 {
-    double unused;
-    *v = (lki_verdict){ .losses = open_log(run, log) };
+    *v = (lki_verdict){ .replayed = -1 };
+    open_log(v, run, log, is_named, replay->step);
     if (run != NULL)
         find_weights(v, run, replay->step);
-    replay->whole = v->weights[0] != '\0' ||
-                    (v->losses != NULL &&
-                     lk_log_loss(v->losses, replay->step, LK_NO_WORKER, &unused));
+    replay->whole = v->weights[0] != '\0' || (v->log != NULL && lk_log_check_has_step(v->log));
+    if (v->log == NULL)
+        return;
+    v->replayed = memfd_create("lockstep-replay", MFD_CLOEXEC);
+    (void)snprintf(v->path, sizeof v->path, "/proc/self/fd/%d", v->replayed);
+    replay->log = v->path;
+}
+
+bool lki_verdict_evaluates(const lki_verdict *v, uint64_t step)
+{
+    return v->log != NULL && lk_log_check_evaluates(v->log, step);
 }
 
 void lki_verdict_close(lki_verdict *v)
 {
-    lk_log_losses_free(v->losses);
-    v->losses = NULL;
+    lk_log_check_free(v->log);
+    v->log = NULL;
+    if (v->replayed >= 0)
+        (void)close(v->replayed);
+    v->replayed = -1;
 }
 
-void lki_verdict_step(lki_verdict *v, uint64_t step, double loss)
+/* ---- The log ------------------------------------------------------------------------------- */
+
+/* Prints a text of a log, up to a length. */
+static void print_text(const char *text)
 {
-    double logged;
-    if (v->step != 0 || v->losses == NULL ||
-        !lk_log_loss(v->losses, step, LK_NO_WORKER, &logged))
-        return;
-    if (v->first == 0)
-        v->first = step;
-    v->last = step;
-    v->count++;
-    if (same(logged, loss))
-        return;
-    v->step     = step;
-    v->logged   = logged;
-    v->replayed = loss;
+    char part[TEXT_MOST + 8];
+    (void)snprintf(part, sizeof part, "%.*s%s", TEXT_MOST, text,
+                   strlen(text) > TEXT_MOST ? "..." : "");
+    lki_print_safely(part);
 }
 
-static void print_losses(const char *what, double logged, double replayed)
+static void print_value(const lk_log_difference *d)
 {
-    char a[LK_NUMBER_BYTES], b[LK_NUMBER_BYTES];
-    lk_number_text(a, logged);
-    lk_number_text(b, replayed);
-    printf("%s: the log has the loss %s, the replay %s\n", what, a, b);
+    if (d->virtual_worker != LK_NO_WORKER)
+        printf("not equal: virtual worker %" PRIu32 " of step %" PRIu64, d->virtual_worker,
+               d->step);
+    else
+        printf("not equal: step %" PRIu64, d->step);
+    printf(": the log has the %s ", d->key);
+    print_text(d->logged);
+    printf(", the replay ");
+    print_text(d->replayed);
+    printf(" (line %" PRIu64 " of the log)\n", d->line);
 }
 
-/* Compares the losses.  Returns false if one differs; *any becomes true if that of the step itself
- * was compared. */
-static bool print_log(const lki_verdict *v, const lk_replay *r, bool *any)
+/* Prints a difference, of many only the first ones.  Configurations differ only if a run of one
+ * could not continue one of the other. */
+static bool print_difference(void *context, const lk_log_difference *d)
 {
-    char   what[80];
-    double logged;
-    bool   worker = v->losses != NULL && isfinite(r->loss) &&
-                  lk_log_loss(v->losses, r->step, r->virtual_worker, &logged);
-    bool   good = v->step == 0 && (!worker || same(logged, r->loss));
-    *any        = *any || worker || v->last == r->step;
-    (void)snprintf(what, sizeof what, "not equal: step %" PRIu64, v->step);
-    if (v->step != 0)
-        print_losses(what, v->logged, v->replayed);
-    else if (v->last - v->first + 1 == v->count)
-        printf("log: equal losses of steps %" PRIu64 "-%" PRIu64 "\n", v->first, v->last);
-    else if (v->count > 0)
+    lki_verdict *v = context;
+    char         words[LKI_WORDS_BYTES];
+    const bool   is_config = strcmp(d->key, "config") == 0;
+    if (is_config && lk_train_compare(d->logged, d->replayed, d->governs) == LK_OK)
+        return false;
+    if (++v->printed > PRINTED_MOST)
+        return true;
+    if (!is_config) {
+        print_value(d);
+        return true;
+    }
+    lki_words(words, sizeof words, lk_error_last()->message);
+    printf("not equal: the configuration in line %" PRIu64 " of the log: ", d->line);
+    lki_print_safely(words);
+    printf(", which the replay has\n");
+    return true;
+}
+
+static void print_equal(const lk_log_compared *c)
+{
+    if (c->headers > 0)
+        printf("log: equal configuration and data\n");
+    if (c->losses > 0 && c->last - c->first + 1 == c->losses)
+        printf("log: equal losses of steps %" PRIu64 "-%" PRIu64 "\n", c->first, c->last);
+    else if (c->losses > 0)
         printf("log: equal losses of %" PRIu64 " of the steps %" PRIu64 "-%" PRIu64 "; it has no "
-               "others\n", v->count, v->first, v->last);
-    (void)snprintf(what, sizeof what, "not equal: virtual worker %u of step %" PRIu64,
-                   r->virtual_worker, r->step);
-    if (worker && !same(logged, r->loss))
-        print_losses(what, logged, r->loss);
-    else if (worker)
+               "others\n", c->losses, c->first, c->last);
+    if (c->evaluations > 0)
+        printf("log: %" PRIu64 " equal evaluation%s\n", c->evaluations,
+               c->evaluations == 1 ? "" : "s");
+    if (c->virtual_losses)
         printf("log: equal loss of this virtual worker\n");
-    return good;
+    if (c->hashes)
+        printf("log: equal hashes at its end\n");
 }
+
+/* Compares the log.  Returns false if it differs or cannot be compared; *any becomes true if the
+ * step itself was compared. */
+static bool print_log(lki_verdict *v, const lk_replay *r, bool *any)
+{
+    lk_log_compared compared;
+    if (v->no_log[0] != '\0')
+        printf("log: none: %s\n", v->no_log);
+    if (v->damage[0] != '\0')
+        printf("not equal: the log cannot be read: %s\n", v->damage);
+    if (v->log == NULL)
+        return v->damage[0] == '\0';
+    if (lk_log_check_compare(v->log, v->path, r->from, print_difference, v, &compared) != LK_OK) {
+        lki_print_error("verify");
+        return false;
+    }
+    *any = *any || compared.last == r->step || compared.hashes;
+    if (compared.differences > PRINTED_MOST)
+        printf("not equal: %" PRIu64 " more values of the log\n",
+               compared.differences - PRINTED_MOST);
+    if (compared.differences == 0)
+        print_equal(&compared);
+    return compared.differences == 0;
+}
+
+/* ---- The checkpoint ------------------------------------------------------------------------ */
 
 /* Compares the weights after the step. */
 static bool print_weights(const lki_verdict *v, const lk_replay *r, bool *any)
 {
-    *any = *any || v->damage[0] != '\0';
-    if (v->damage[0] != '\0')
+    *any = *any || v->unread[0] != '\0';
+    if (v->unread[0] != '\0')
         printf("not equal: the checkpoint of step %" PRIu64 " cannot be read: %s\n", r->step,
-               v->damage);
+               v->unread);
     if (v->weights[0] == '\0' || r->weights[0] == '\0')
-        return v->damage[0] == '\0';
+        return v->unread[0] == '\0';
     *any = true;
     if (strcmp(v->weights, r->weights) == 0) {
         printf("checkpoint of step %" PRIu64 ": equal weights\n", r->step);
@@ -139,7 +193,7 @@ static bool print_weights(const lki_verdict *v, const lk_replay *r, bool *any)
     return false;
 }
 
-bool lki_verdict_print(const lki_verdict *v, const lk_replay *r)
+bool lki_verdict_print(lki_verdict *v, const lk_replay *r)
 {
     bool any = false, good = print_log(v, r, &any);
     good = print_weights(v, r, &any) && good;

@@ -114,6 +114,20 @@ void lki_print_error_about(const char *command, const char *path, const char *ot
 {
     lki_print_error(command);
     if (!is_checkpoint(path))
-        fprintf(stderr, "(give the --checkpoint directory of a run%s%s, or a .safetensors file)\n",
-                others != NULL ? ", " : "", others != NULL ? others : "");
+        fprintf(stderr, "(give the --checkpoint directory of a run, %s)\n", others);
+}
+
+bool lki_hub_hint(char out[LKI_WORDS_BYTES], const char *path)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                  "._-/";
+    const char       *slash = strchr(path, '/'), *end = strrchr(path, '.');
+    if (path[0] == '.' || path[0] == '/' || path[strspn(path, letters)] != '\0' ||
+        (slash != NULL && (slash[1] == '\0' || strchr(slash + 1, '/') != NULL)) ||
+        (end != NULL && strcmp(end, ".safetensors") == 0) || access(path, F_OK) == 0)
+        return false;
+    (void)snprintf(out, LKI_WORDS_BYTES, "if this is a name on the Hugging Face hub, download its "
+                                         "folder first: hf download %.100s --local-dir %.100s",
+                   path, path);
+    return true;
 }

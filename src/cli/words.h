@@ -1,7 +1,8 @@
-/* cli/words.h -- translates messages of the library into terms of the command. */
+/* cli/words.h -- translates messages of the library into terms of the command, and hints. */
 #ifndef LKI_CLI_WORDS_H
 #define LKI_CLI_WORDS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum { LKI_WORDS_BYTES = 1024 };
@@ -17,8 +18,12 @@ void lki_print_message(const char *command, const char *message);
 /* Prints "lockstep COMMAND: " and the last error of this thread, in terms of the command. */
 void lki_print_error(const char *command);
 
-/* Prints the same, and if `path` is not that of weights, says what would be: a run, a file, or
- * `others`, which may be NULL. */
+/* Prints the same, and if `path` is not that of weights, says what would be: a run, or `others`,
+ * such as "or a .safetensors file". */
 void lki_print_error_about(const char *command, const char *path, const char *others);
+
+/* Writes what to do if a path is that of a model on the Hugging Face hub, such as gpt2 or
+ * HuggingFaceTB/SmolLM2-135M.  Returns false if it cannot be, or is there. */
+bool lki_hub_hint(char out[LKI_WORDS_BYTES], const char *path);
 
 #endif

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/settings.h"
 #include "cli/values.h"
 #include "cli/words.h"
 #include "lockstep/checkpoint.h"
@@ -155,6 +156,7 @@ static int say_end(const char *command, const lk_launch_result *result, const ch
     if (step >= 0)
         (void)snprintf(text, sizeof text, "%s; `checkpoint.resume` %s continues after step %lld",
                        result->cause, checkpoint, (long long)step);
+    fputs(lki_line_start(command), stderr); /* a worker may have ended within its line */
     lki_print_message(command, text);
     return result->exit_code;
 }
@@ -190,8 +192,8 @@ static void say_again(const char *command, const char *cause, int64_t from, bool
         (void)snprintf(count, sizeof count, " (%u of %u without a newer one)", times, most);
     }
     lki_words(why, sizeof why, cause);
-    fprintf(stderr, "lockstep %s: %s; all workers are started again, from %s%s\n", command, why,
-            where, count);
+    fprintf(stderr, "%slockstep %s: %s; all workers are started again, from %s%s\n",
+            lki_line_start(command), command, why, where, count);
 }
 
 enum { JOIN_MS = 300000 }; /* default of --join-timeout */

@@ -152,6 +152,20 @@ static bool has_projection(const lk_model *model, const char *target, size_t byt
     return false;
 }
 
+/* Fails because of a target of which the model has no adapter. */
+static lk_status refuse_target(const lk_model *model, const char *target, size_t bytes)
+{
+    const bool gpt = strcmp(model->name, "gpt") == 0;
+    if (bytes == sizeof all_linear - 1 && strncmp(target, all_linear, bytes) == 0)
+        return lk_fail(LK_EINVAL, "%s: `lora_targets`: all-linear stands for all projections but "
+                                  "the head; give it alone", model->name);
+    return lk_fail(LK_EINVAL,
+                   "%s: `lora_targets` '%.*s' is no projection of this model; there are %s, or "
+                   "all-linear", model->name, (int)bytes, target,
+                   gpt ? "c_attn, c_proj and c_fc"
+                       : "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj");
+}
+
 lk_status lki_check_targets(const lk_model *model, const lk_model_options *options)
 {
     const char *at = options->lora_targets, *target;
@@ -160,13 +174,7 @@ lk_status lki_check_targets(const lk_model *model, const lk_model_options *optio
         return LK_OK;
     while ((target = next_target(&at, &bytes)) != NULL)
         if (!has_adapter(model, target, bytes))
-            return lk_fail(LK_EINVAL,
-                           "%s: `lora_targets` '%.*s' is no projection of this model; there are "
-                           "%s, or all-linear", model->name, (int)bytes, target,
-                           strcmp(model->name, "gpt") == 0
-                               ? "c_attn, c_proj and c_fc"
-                               : "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and "
-                                 "down_proj");
+            return refuse_target(model, target, bytes);
     return LK_OK;
 }
 
@@ -184,7 +192,7 @@ static const char *first_other(const lk_model *model, const char *targets)
     return NULL;
 }
 
-lk_status lki_peft_compare(const lki_peft *peft, const lk_model *model, const char *path)
+lk_status lki_peft_check(const lki_peft *peft, const lk_model *model, const char *path)
 {
     const char *at = strcmp(peft->targets, all_linear) == 0 ? NULL : peft->targets, *target;
     size_t      bytes;
@@ -193,6 +201,12 @@ lk_status lki_peft_compare(const lki_peft *peft, const lk_model *model, const ch
             return lk_fail(LK_EINVAL, "%s: 'target_modules' has %.*s, which is no projection of a "
                                       "%s: the adapters are another model's", path, (int)bytes,
                            target, model->name);
+    return LK_OK;
+}
+
+lk_status lki_peft_compare(const lki_peft *peft, const lk_model *model, const char *path)
+{
+    LK_TRY(lki_peft_check(peft, model, path));
     const char *other = first_other(model, peft->targets);
     return other == NULL ? LK_OK
                          : lk_fail(LK_EINVAL, "`lora_targets` are not those of the adapters in %s, "

@@ -21,8 +21,13 @@ typedef struct {
 LK_NODISCARD lk_status lki_peft_read(lki_peft *out, const json_t *config, const char *path);
 LK_NODISCARD lk_status lki_peft_read_file(lki_peft *out, const char *path);
 
+/* Fails with LK_EINVAL if a target of a configuration is no projection of a model, which may be
+ * built without adapters.  Defined in lora.c, as the next one. */
+LK_NODISCARD lk_status lki_peft_check(const lki_peft *peft, const lk_model *model,
+                                      const char *path);
+
 /* Compares the targets of a configuration with the adapters of a model.  LK_EINVAL names one that
- * only one of both has.  Defined in lora.c. */
+ * only one of both has. */
 LK_NODISCARD lk_status lki_peft_compare(const lki_peft *peft, const lk_model *model,
                                         const char *path);
 

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "report/target.h"
 
 void lki_diff_report(lki_diff *diff, const lk_difference *difference)
@@ -246,12 +247,30 @@ static bool has_step(const lki_target *target, uint64_t step)
     return false;
 }
 
+enum { STEPS_TEXT = 160 };
+
+/* Lists the steps of a run, such as "steps 2, 4, 6"; of many only the newest. */
+static void steps_text(const lki_target *target, uint64_t one, char text[STEPS_TEXT])
+{
+    enum { MOST = 8 };
+    size_t used = (size_t)snprintf(text, STEPS_TEXT, target->step_count == 1 ? "step " : "steps ");
+    if (target->is_checkpoint)
+        (void)snprintf(text, STEPS_TEXT, "step %" PRIu64, one);
+    for (size_t i = lki_min(target->step_count, MOST); i-- > 0 && !target->is_checkpoint;)
+        used += (size_t)snprintf(text + used, STEPS_TEXT - used, "%s%" PRIu64 "%s",
+                                 i + 1 == MOST && target->step_count > MOST ? "..., " : "",
+                                 target->steps[i], i > 0 ? ", " : "");
+}
+
 /* Makes a run stand for its step that a single checkpoint is of; of two runs, keeps in `a` only the
- * steps that both have. */
-static lk_status choose_steps(lki_target *a, lki_target *b)
+ * steps that both have.  Sets *any if there are such steps, and else the texts of those that each
+ * has. */
+static lk_status choose_steps(lki_target *a, lki_target *b, bool *any, char has_a[STEPS_TEXT],
+                              char has_b[STEPS_TEXT])
 {
     lk_checkpoint *one = NULL;
-    if (a->is_checkpoint && b->is_checkpoint)
+    *any               = a->is_checkpoint && b->is_checkpoint;
+    if (*any)
         return LK_OK;
     lki_target *run = a->is_checkpoint ? b : a, *other = a->is_checkpoint ? a : b;
     uint64_t    step = 0;
@@ -260,14 +279,14 @@ static lk_status choose_steps(lki_target *a, lki_target *b)
         step = lk_checkpoint_describe(one)->step;
         lk_checkpoint_free(one);
     }
+    steps_text(a, step, has_a);
+    steps_text(b, step, has_b);
     size_t kept = 0;
     for (size_t i = 0; i < run->step_count; i++)
         if (other->is_checkpoint ? run->steps[i] == step : has_step(other, run->steps[i]))
             run->steps[kept++] = run->steps[i];
     run->step_count = kept;
-    if (kept == 0)
-        return lk_fail(LK_EINVAL, "'%s' and '%s' have no checkpoint of the same step", a->path,
-                       b->path);
+    *any            = kept > 0;
     return LK_OK;
 }
 
@@ -387,14 +406,35 @@ static lk_status refuse(const lki_target *a, const lki_target *b)
                    a->path, b->path);
 }
 
+/* Compares what runs without a checkpoint of the same step have besides: their logs.  Fails if
+ * these are equal, because no tensor was compared. */
+static lk_status compare_apart(lki_diff *diff, const lki_target *a, const lki_target *b,
+                               const log_pair *logs, const char *has_a, const char *has_b)
+{
+    bool common = false;
+    if (logs->a != NULL) {
+        compare_headers(diff, logs->a, logs->b, true);
+        common = lki_diff_logs(diff, logs->a, logs->b);
+    }
+    if (diff->found > 0)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "%s'%s' and '%s' have no checkpoint of the same step: the first has "
+                   "%s, and the second %s%s", common ? "the logs are equal, but " : "", a->path,
+                   b->path, has_a, has_b,
+                   logs->a == NULL ? "; give two checkpoints, or runs that have logs" : "");
+}
+
 static lk_status compare(lki_diff *diff, lki_target *a, lki_target *b, const log_pair *logs)
 {
-    bool checkpoints = has_checkpoints(a) && has_checkpoints(b);
+    bool checkpoints = has_checkpoints(a) && has_checkpoints(b), same = true;
     bool models      = (a->is_tensors && (b->is_tensors || has_checkpoints(b))) ||
                   (b->is_tensors && has_checkpoints(a));
     bool common = checkpoints || models;
+    char has_a[STEPS_TEXT], has_b[STEPS_TEXT];
     if (checkpoints)
-        LK_TRY(choose_steps(a, b));
+        LK_TRY(choose_steps(a, b, &same, has_a, has_b));
+    if (!same)
+        return compare_apart(diff, a, b, logs, has_a, has_b);
     if (logs->a != NULL)
         compare_headers(diff, logs->a, logs->b, !checkpoints);
     if (checkpoints)

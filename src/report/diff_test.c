@@ -285,6 +285,30 @@ static void older_steps(void **state)
                      LK_ECORRUPT);
 }
 
+/* Runs without a checkpoint of the same step have at most logs that can be compared. */
+static void no_common_step(void **state)
+{
+    (void)state;
+    small   s;
+    outcome o = { .equal = false };
+    bool    equal;
+    for (uint64_t step = 1; step <= 4; step++) {
+        small_init(&s, step);
+        put(step % 2 == 0 ? "even" : "odd", &s, 3);
+    }
+    assert_int_equal(lk_diff(lkt_path("odd"), lkt_path("even"), remember, &o, &equal), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "the first has steps 1, 3, and the second "
+                                                     "steps 2, 4; give two checkpoints, or runs"));
+    (void)lkt_write("odd/log.jsonl", "w", LKT_ONE LKT_TWO);
+    (void)lkt_write("even/log.jsonl", "w", LKT_ONE LKT_TWO);
+    assert_int_equal(lk_diff(lkt_path("odd"), lkt_path("even"), remember, &o, &equal), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "the logs are equal, but '"));
+    (void)lkt_write("even/log.jsonl", "w", LKT_ONE LKT_STEP(2, "5", "4014000000000000"));
+    o = compare(lkt_path("odd"), lkt_path("even"));
+    assert_int_equal(o.first.kind, LK_DIFFERENCE_LOG);
+    assert_int_equal(o.first.step, 2);
+}
+
 /* The order is: configurations, logs, checkpoints. */
 static void order(void **state)
 {
@@ -379,6 +403,7 @@ int main(void)
         cmocka_unit_test(without_ends),
         cmocka_unit_test(nothing_in_common),
         cmocka_unit_test(older_steps),
+        cmocka_unit_test(no_common_step),
         cmocka_unit_test(order),
     };
     return cmocka_run_group_tests(tests, lkt_make_folder, lkt_remove_folder);

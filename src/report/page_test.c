@@ -2,6 +2,8 @@
  * their place.  tests/cli/report_test.c runs the command. */
 #include "report/report_testing.h"
 
+#include <sys/stat.h>
+
 #include <jansson.h>
 #include <math.h>
 #include <nettle/base64.h>
@@ -210,6 +212,44 @@ static void recorded_log(void **state)
     assert_int_equal(lk_run_log(found, sizeof found, lkt_path("recorded")), LK_EINVAL);
 }
 
+/* Expects the log of a run that was moved from `was` in a folder that is gone. */
+static void find_moved(const char *was, const char *log, const char *place)
+{
+    char record[512], got[256], want[256];
+    (void)snprintf(record, sizeof record,
+                   "{\"directory\": \"/gone/x\", \"checkpoint\": \"%s\", \"options\": {\"log\": "
+                   "\"%s\"}}", was, log);
+    (void)lkt_write("moved/run/command.json", "w", record);
+    (void)snprintf(want, sizeof want, "%s", lkt_write(place, "w", LKT_ONE));
+    assert_int_equal(lk_run_log(got, sizeof got, lkt_path("moved/run")), LK_OK);
+    char *a = realpath(got, NULL), *b = realpath(want, NULL);
+    assert_string_equal(a, b);
+    free(a);
+    free(b);
+    assert_int_equal(remove(want), 0);
+}
+
+/* The log of a run that was moved is at the same place relative to it, or beside it. */
+static void moved_log(void **state)
+{
+    (void)state;
+    char path[256];
+    assert_int_equal(mkdir(lkt_path("moved"), 0777), 0);
+    assert_int_equal(mkdir(lkt_path("moved/run"), 0777), 0);
+    assert_int_equal(mkdir(lkt_path("moved/logs"), 0777), 0);
+    find_moved("/gone/x/run", "a.jsonl", "moved/a.jsonl");
+    find_moved("/gone/x/other", "a.jsonl", "moved/a.jsonl");
+    find_moved("/gone/x/run", "logs/a.jsonl", "moved/logs/a.jsonl");
+    assert_int_equal(mkdir(lkt_path("logs"), 0777), 0);
+    find_moved("/gone/x/run", "../logs/a.jsonl", "logs/a.jsonl");
+    find_moved("/gone/x/run", "/gone/logs/a.jsonl", "logs/a.jsonl");
+    find_moved("/gone/x/runs/1", "logs/a.jsonl", "logs/a.jsonl");
+    find_moved("/gone/x/run", "/elsewhere/a.jsonl", "moved/a.jsonl");
+    assert_int_equal(lk_run_file(path, sizeof path, lkt_path("moved/run"), "b.jsonl"), LK_EIO);
+    assert_string_equal(path, "/gone/x/b.jsonl");
+    assert_int_equal(lk_run_log(path, sizeof path, lkt_path("moved/run")), LK_EINVAL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -219,6 +259,7 @@ int main(void)
         cmocka_unit_test(two_runs),
         cmocka_unit_test(beside_checkpoints),
         cmocka_unit_test(recorded_log),
+        cmocka_unit_test(moved_log),
     };
     return cmocka_run_group_tests(tests, lkt_make_folder, lkt_remove_folder);
 }

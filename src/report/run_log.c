@@ -237,6 +237,21 @@ static lk_status add_ranks(lki_run_log *log, const json_t *list)
     return LK_OK;
 }
 
+/* Refuses the bits of a loss that are none. */
+static lk_status check_bits(const lki_run_log *log, const char *key, const json_t *value)
+{
+    double unused;
+    bool   bits = strcmp(key, "loss_bits") == 0 || strcmp(key, "val_loss_bits") == 0;
+    if (!bits || lki_value_of_bits(json_string_value(value), &unused))
+        return LK_OK;
+    char     *text   = json_dumps(value, JSON_ENCODE_ANY);
+    lk_status status = lk_fail(LK_EFORMAT, "line %zu of the log '%s': %s is %.60s, and not a text "
+                               "of 16 hexadecimal digits", log->line_count, log->path, key,
+                               text != NULL ? text : "");
+    free(text);
+    return status;
+}
+
 /* Stores the numbers of a line.  The member KEY_bits has the exact value of KEY, which is null if
  * it is not finite. */
 static lk_status add_numbers(lki_run_log *log, json_t *line)
@@ -251,6 +266,7 @@ static lk_status add_numbers(lki_run_log *log, json_t *line)
         size_t length = strlen(key);
         if (strcmp(key, "step") == 0)
             continue;
+        LK_TRY(check_bits(log, key, value));
         if (length > 5 && length < LKI_COLUMN_NAME && strcmp(key + length - 5, "_bits") == 0 &&
             lki_value_of_bits(json_string_value(value), &exact)) {
             char name[LKI_COLUMN_NAME];

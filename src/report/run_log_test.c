@@ -90,6 +90,20 @@ static void no_logs(void **state)
     assert_int_equal(lki_run_log_open(&log, lkt_write("a", "w", "text\n")), LK_EFORMAT);
 }
 
+/* The bits of a loss are not replaced by its text. */
+static void bits_that_are_none(void **state)
+{
+    (void)state;
+    lki_run_log *log;
+    assert_int_equal(lki_run_log_open(&log, lkt_write("a", "w", LKT_ONE LKT_STEP(2, "1", "3ff"))),
+                     LK_EFORMAT);
+    assert_non_null(strstr(lk_error_last()->message, "line 2 of the log '"));
+    assert_non_null(strstr(lk_error_last()->message, "loss_bits is \"3ff\", and not"));
+    assert_int_equal(lki_run_log_open(&log, lkt_write("a", "w", "{\"step\": 1, \"val_loss\": 3, "
+                                                                "\"val_loss_bits\": 3}\n")),
+                     LK_EFORMAT);
+}
+
 static void headers(void **state)
 {
     (void)state;
@@ -135,7 +149,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows),           cmocka_unit_test(exact_values), cmocka_unit_test(growing),
         cmocka_unit_test(repeated_steps), cmocka_unit_test(no_logs),      cmocka_unit_test(headers),
-        cmocka_unit_test(losses_of_workers),
+        cmocka_unit_test(losses_of_workers), cmocka_unit_test(bits_that_are_none),
     };
     return cmocka_run_group_tests(tests, lkt_make_folder, lkt_remove_folder);
 }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -25,21 +26,116 @@ static bool has_file(const char *directory, const char *name)
            stat(path, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-/* Finds the log that `lockstep train` has noted in RUN/command.json, relative to the directory in
- * which the run was started.  Leaves `out` empty if it is not there. */
+/* ---- Runs that were moved ------------------------------------------------------------------ */
+
+/* Returns the bytes that two paths have in common, up to the end of a component. */
+static size_t common_bytes(const char *a, const char *b)
+{
+    size_t same = 0, at = 0;
+    for (; a[at] != '\0' && a[at] == b[at]; at++)
+        if (a[at] == '/')
+            same = at;
+    const bool ends = (a[at] == '\0' || a[at] == '/') && (b[at] == '\0' || b[at] == '/');
+    return ends ? at : same;
+}
+
+/* Writes the path that `path` has if `was`, to which it is relative, is now `run`: as far up from
+ * `run`, and as far down. */
+static void follow(char *out, size_t bytes, const char *was, const char *run, const char *path)
+{
+    const size_t same   = common_bytes(was, path);
+    size_t       length = strlen(run);
+    for (const char *at = was + same; *at != '\0'; at++)
+        if (*at == '/' && at[1] != '\0')
+            while (length > 0 && run[--length] != '/')
+                continue;
+    (void)snprintf(out, bytes, "%.*s%s", (int)length, run, path + same);
+}
+
+static bool exists(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0;
+}
+
+/* Returns true if two paths name the same directory. */
+static bool are_same(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Finds a file with the name of `path` beside the directory `run`, or in it. */
+static bool find_near(char *out, size_t bytes, const char *run, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+    if (*name == '\0')
+        return false;
+    (void)snprintf(out, bytes, "%s/../%s", run, name);
+    if (exists(out))
+        return true;
+    (void)snprintf(out, bytes, "%s/%s", run, name);
+    return exists(out);
+}
+
+/* Finds a file of a run that was moved from `was`, or from an unknown place (NULL). */
+static bool find_moved(char *out, size_t bytes, const char *was, const char *run, const char *path)
+{
+    char      *whole = realpath(run, NULL);
+    const bool knows = whole != NULL && was != NULL;
+    if (knows)
+        follow(out, bytes, was, whole, path);
+    const bool found = (knows && exists(out)) ||
+                       (whole != NULL && find_near(out, bytes, whole, path));
+    free(whole);
+    return found;
+}
+
+lk_status lki_file_of_run(char *out, size_t bytes, const char *was, const char *run,
+                          const char *directory, const char *path)
+{
+    char       place[LKI_PATH_BYTES];
+    const bool whole = path[0] == '/';
+    (void)snprintf(place, sizeof place, "%s%s%s", whole ? "" : directory, whole ? "" : "/", path);
+    const bool stayed = was != NULL && are_same(was, run);
+    const bool first  = stayed || was == NULL; /* where it was is better than a guess */
+    if (!(first && exists(place)) && !stayed && find_moved(out, bytes, was, run, place))
+        return LK_OK;
+    (void)snprintf(out, bytes, "%s", place);
+    return exists(place) ? LK_OK : lk_fail(LK_EIO, "cannot find '%s'", place);
+}
+
+lk_status lk_run_file(char *out, size_t bytes, const char *run, const char *path)
+{
+    char record[LKI_PATH_BYTES];
+    LK_TRY(lki_directory_join(record, run, "command.json"));
+    json_t     *command   = json_load_file(record, 0, NULL);
+    const char *directory = json_string_value(json_object_get(command, "directory"));
+    const char *was       = json_string_value(json_object_get(command, "checkpoint"));
+    lk_status   status    = lki_file_of_run(out, bytes, was, run,
+                                            directory != NULL ? directory : ".", path);
+    json_decref(command);
+    return status;
+}
+
+/* ---- Logs ---------------------------------------------------------------------------------- */
+
+/* Finds the log that `lockstep train` has noted in RUN/command.json.  Leaves `out` empty if it is
+ * not there. */
 static lk_status find_recorded(char out[LKI_PATH_BYTES], const char *run)
 {
     char path[LKI_PATH_BYTES];
     LK_TRY(lki_directory_join(path, run, "command.json"));
     json_t     *record = json_load_file(path, 0, NULL);
-    const char *folder = json_string_value(json_object_get(record, "directory"));
     const char *log = json_string_value(json_object_get(json_object_get(record, "options"), "log"));
-    lk_status   status = LK_OK;
-    if (log != NULL && folder != NULL && has_file(log[0] == '/' ? "" : folder, log))
-        status = log[0] == '/' ? lki_directory_join(out, "", log + 1)
-                               : lki_directory_join(out, folder, log);
+    struct stat info;
+    if (log != NULL && (lk_run_file(path, sizeof path, run, log) != LK_OK ||
+                        stat(path, &info) != 0 || !S_ISREG(info.st_mode)))
+        log = NULL;
+    if (log != NULL)
+        (void)snprintf(out, LKI_PATH_BYTES, "%s", path);
     json_decref(record);
-    return status;
+    return LK_OK;
 }
 
 /* Finds the log of a run.  Leaves `out` empty if there is none. */
@@ -73,7 +169,8 @@ lk_status lki_no_log(const char *path)
 {
     return lk_fail(LK_EINVAL,
                    "'%s' has no log: neither a file *.jsonl, nor the one that its command.json "
-                   "names; give the log itself, or start the run with `log`",
+                   "names, where it was or beside the run; give the log itself, or start the run "
+                   "with `log`",
                    path);
 }
 

@@ -20,4 +20,11 @@ LK_NODISCARD lk_status lki_target_find(lki_target *out, const char *path);
 LK_NODISCARD lk_status lki_no_log(const char *path);
 void                   lki_target_free(lki_target *target);
 
+/* Finds a file of a run that may have been moved: `path`, relative to `directory`, was there when
+ * the run's directory was `was` (or NULL: not known); it is now `run`.  The files of a moved run
+ * are at the same place relative to it, beside it or in it, or still where they were.  Returns
+ * LK_EIO if the file is at none of these; `out` then has the place where it was. */
+lk_status lki_file_of_run(char *out, size_t bytes, const char *was, const char *run,
+                          const char *directory, const char *path);
+
 #endif

@@ -117,6 +117,12 @@ static void base_and_adapters_are_used_together(void **state)
         "sample --init base --adapter peft --tokens 9 >two; diff one two && ! " LOCKSTEP "sample "
         "base --tokens 9 | cmp - one; " LOCKSTEP "sample again --adapter peft", 2);
     assert_non_null(strstr(result.err, "--adapter is for a folder as transformers writes it"));
+    shell(&result, state, LOCKSTEP "sample nowhere --adapter peft", 1);
+    assert_says(result.err, "cannot open 'nowhere', the model that the adapters adapt: No such");
+    shell(&result, state, LOCKSTEP "sample llama_base --adapter peft", 2);
+    assert_says(result.err, "has c_attn, which is no projection of a llama: the adapters are");
+    shell(&result, state, LOCKSTEP "export peft --out none", 2);
+    assert_says(result.err, "'peft' has adapters as PEFT writes them; give a run, or the folder");
     shell(&result, state, LOCKSTEP "sample peft", 2);
     assert_non_null(strstr(result.err, "'peft' has adapters, not a model: give it as --adapter"));
     shell(&result, state, LOCKSTEP "resume again --steps 3 --adapter=peft", 2);
@@ -151,6 +157,9 @@ static const damage_case refused[] = {
       "in bad/adapter_config.json, for example h.0.attn.c_proj; give --lora-targets c_attn,mlp" },
     { "true", "gpt --init base --lora-targets c_attn,head", "'head' is no projection of this" },
     { "true", "gpt --init base --lora-targets c_attn,", "'' is no projection of this" },
+    { "true", "gpt --init base --lora-targets all-linear,c_attn", "--lora-targets: all-linear "
+                                                                  "stands for all projections" },
+    { "true", "gpt --init base --lora-targets c_attn,all-linear", "the head; give it alone" },
     { "true", "gpt", "--lora-rank needs --init" },
     { "true", "llama --init llama_base",
       "has c_attn, which is no projection of a llama: the adapters are another model's" },
@@ -163,6 +172,8 @@ static const damage_case refused[] = {
       "has adapters, not a model: give their folder as --adapter" },
     { "rm -r bad; cp -r base bad", "gpt --init base", "'bad' has no adapter_config.json" },
     { "rm bad/adapter_model.safetensors", "gpt " TARGETS, "adapter_model.safetensors" },
+    { "mv bad/adapter_model.safetensors bad/adapter_model.bin", "gpt " TARGETS,
+      "'bad' has adapter_model.bin, but only safetensors is read" },
     { "truncate -s 100 bad/adapter_model.safetensors", "gpt " TARGETS, "truncated" },
     { "truncate -s -1 bad/adapter_model.safetensors", "gpt " TARGETS, "is truncated" },
     { "echo '{' >bad/adapter_config.json", "gpt --init base", "bad/adapter_config.json: " },

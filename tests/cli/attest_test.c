@@ -1,19 +1,27 @@
 /* attest_test.c -- statements of `lockstep attest`, and what `lockstep verify` finds.
  *
  * Method: the command itself.  One run, of which are forged in turn: an option, a field of the
- *         statement, a loss, a sample.  Each forgery is found, and the message names it.
+ *         statement, a loss, a sample, each value of its log.  Each forgery is found, and the
+ *         message names it.
  */
 #include "cli/command.h"
 
 #define LOCKSTEP LK_TEST_COMMAND " "
 #define TRAIN                                                                                      \
     LOCKSTEP "train gpt --layers 1 --heads 1 --width 8 --context 8 --global-batch 8 "              \
-             "--virtual-workers 2 --lr 0.01 --steps 4 --checkpoint-every 2 --workers 1 --quiet "
+             "--virtual-workers 2 --validation 0.2 --eval-every 1 --lr 0.01 --steps 4 "            \
+             "--checkpoint-every 2 --workers 1 --quiet "
 #define EDIT(file, program)                                                                        \
     "python3 -c \"import json; d = json.load(open('" file "')); " program                          \
     "; json.dump(d, open('" file "', 'w'))\"; "
 #define CHANGED(program)                                                                           \
     "cp good.json bad.json; " EDIT("bad.json", program) LOCKSTEP "verify bad.json"
+
+/* Invents a loss of step 3, and makes the link after it anew. */
+#define FORGE_LOSS                                                                                 \
+    "import hashlib; l = d['losses']; c = d['checkpoints']; l[2] = '3' + l[2][1:]; "               \
+    "t = [c[0]['link'], '3 ' + l[2], '4 ' + l[3], c[1]['weights'], c[1]['manifest'], '']; "        \
+    "c[1]['link'] = hashlib.sha256('\\n'.join(t).encode()).hexdigest()"
 
 static const char *folder;
 
@@ -74,14 +82,31 @@ static void a_changed_field_is_named(void **state)
 static void forgeries_are_found(void **state)
 {
     (void)state;
-    find("cp run.jsonl kept.jsonl; sed -i '/\"step\": 3,/s/\"loss_bits\": \"4/&0/;"
-         "/\"step\": 3,/s/\\(\"loss_bits\": \"[0-9a-f]\\{16\\}\\)[0-9a-f]/\\1/' run.jsonl; "
-         LOCKSTEP "attest run --out forged.json; mv kept.jsonl run.jsonl; " LOCKSTEP
-         "verify forged.json --segments all",
+    find("cp good.json forged.json; " EDIT("forged.json", FORGE_LOSS) LOCKSTEP
+         "verify forged.json --segments all | tee found; grep -q '^checkpoint of step 4: not "
+         "equal: the checkpoint of step 4 is not of the run with these losses' found && exit 1",
          "not equal: step 3 is the first with another loss");
+    find("sed '/\"step\": 3,/s/\"loss_bits\": \"4/\"loss_bits\": \"3/' run.jsonl >bits.jsonl; "
+         "cp -r run bits && cp bits.jsonl bits/log.jsonl; " LOCKSTEP "attest bits --out x.json",
+         "the checkpoint of step 4 is not of the run with these losses: its hash of the losses of "
+         "steps 1-4 is ");
     find("sed -i s/150/159/ data.txt; " LOCKSTEP "verify good.json", "the data '");
     find(LOCKSTEP "attest run --out other.json", "--data text:data.txt is not the data of the");
     find("test -e other.json", "");
+}
+
+/* A checkpoint of another run is found when a statement is made, and without a replay. */
+static void checkpoints_of_other_runs_are_found(void **state)
+{
+    (void)state;
+    find(TRAIN "--data data.txt --lr 0.02 --checkpoint faster && cp -r run swapped && rm -r "
+         "swapped/step-00000002 && cp -r faster/step-00000002 swapped && cp run.jsonl "
+         "swapped/log.jsonl && " LOCKSTEP "attest swapped --out swapped.json",
+         "the checkpoint of step 2 is not of the run with these losses");
+    find("test -e swapped.json", "");
+    find("sed '/\"weights\"/s/weights\": \"./weights\": \"x/' run.jsonl >swapped/log.jsonl; rm -r "
+         "swapped/step-00000002; cp -r run/step-00000002 swapped; " LOCKSTEP "attest swapped",
+         "the last line of the log '");
 }
 
 /* Replays steps, and compares them with the run: a loss in its log and a hash in its checkpoint are
@@ -92,26 +117,104 @@ static void steps_are_compared_with_the_run(void **state)
     static command_result r;
     run_command(&r, folder, "verify run --step 4 --virtual-worker 1");
     assert_int_equal(r.status, 0);
-    assert_says(r.out, "\nlog: equal losses of steps 3-4\nlog: equal loss of this virtual worker\n"
-                       "checkpoint of step 4: equal weights\nequal\n");
-    find("cp run.jsonl kept.jsonl; "
-         "sed -i '/\"step\": 3,/s/\"loss_bits\": \"4/\"loss_bits\": \"3/' run.jsonl; "
-         LOCKSTEP "verify run --step 4",
-         "\nnot equal: step 3: the log has the loss ");
-    find("sed '/\"step\": 3,/s/\"virtual_losses\": \"4/\"virtual_losses\": \"3/' kept.jsonl "
-         ">run.jsonl; " LOCKSTEP "verify run --step 3; s=$?; mv kept.jsonl run.jsonl; exit $s",
-         "\nnot equal: virtual worker 0 of step 3: the log has the loss ");
-    find("cp -r run forged; " EDIT("forged/step-00000004/manifest.json", "d['seed'] = 9")
-         LOCKSTEP "verify forged --step 4",
+    assert_says(r.out, "\nlog: equal configuration and data\nlog: equal losses of steps 3-4\n"
+                       "log: 2 equal evaluations\nlog: equal loss of this virtual worker\n"
+                       "log: equal hashes at its end\ncheckpoint of step 4: equal weights\n"
+                       "equal\n");
+    find("cp -r run damaged; " EDIT("damaged/step-00000004/manifest.json", "d['seed'] = 9")
+         LOCKSTEP "verify damaged --step 4",
          "\nnot equal: the checkpoint of step 4 cannot be read: ");
-    find(TRAIN "--data data.txt --lr 0.02 --checkpoint faster && rm -r forged/step-00000004 && "
-         "mv faster/step-00000004 forged && " LOCKSTEP "verify forged --step 4",
+    find(TRAIN "--data data.txt --lr 0.02 --checkpoint fast && cp -r run forged && rm -r "
+         "forged/step-00000004 && mv fast/step-00000004 forged && " LOCKSTEP
+         "verify forged --step 4",
          "\nnot equal: weights after step 4: the checkpoint has");
-    run_shell(&r, folder, "mv run/step-00000004 run.jsonl .. && sed '/\"step\": 4,/d' ../run.jsonl "
-                          ">run.jsonl; " LOCKSTEP "verify run --step 4; mv ../run.jsonl . && "
-                          "mv ../step-00000004 run");
-    assert_says(r.out, "\nlog: equal losses of steps 3-3\nnot compared: the run has no log with a "
-                       "loss of step 4, and no checkpoint of it\n");
+    run_shell(&r, folder, "cp -r run short && rm -r short/step-00000004 && sed '/\"step\": 4,/d' "
+                          "run.jsonl >short/log.jsonl; " LOCKSTEP "verify short --step 4");
+    assert_says(r.out, "\nlog: equal losses of steps 3-3\n");
+    assert_says(r.out, "\nnot compared: the run has no log with a loss of step 4, and no "
+                       "checkpoint of it\n");
+}
+
+/* Changes each kind of value in the log by a program of sed, and verifies a step. */
+static void each_value_of_a_log_is_compared(void **state)
+{
+    static const struct {
+        const char *forge;
+        int         step;
+        const char *says;
+    } cases[] = {
+        { "/\"step\": 3,/s/\"loss_bits\": \"4/\"loss_bits\": \"3/", 4,
+          "\nnot equal: step 3: the log has the loss_bits 3" },
+        { "/\"step\": 3,/s/\"loss\": [0-9.]*/\"loss\": 1.5/", 4,
+          "\nnot equal: step 3: the log has the loss 1.5, the replay " },
+        { "/\"step\": 3,/s/\"loss_bits\": \"4/\"loss_bits\": \"z/", 3,
+          "\nnot equal: step 3: the log has the loss_bits z" },
+        { "/\"step\": 3,/s/\"loss_bits\": \"[^\"]*\"/\"loss_bits\": 3/", 3,
+          "\nnot equal: step 3: the log has the loss_bits 3, the replay " },
+        { "/\"step\": 3,/s/\"virtual_losses\": \"4/\"virtual_losses\": \"3/", 3,
+          "\nnot equal: virtual worker 0 of step 3: the log has the loss " },
+        { "/\"step\": 2,/s/\"lr\": 0.01/\"lr\": 0.02/", 2,
+          "\nnot equal: step 2: the log has the lr 0.02, the replay 0.01 (line " },
+        { "/\"step\": 2,/s/\"grad_norm\": ./&1/", 2,
+          "\nnot equal: step 2: the log has the grad_norm " },
+        { "/\"step\": 3,/s/\"val_loss\": [0-9.]*/\"val_loss\": 1.5/", 4,
+          "\nnot equal: step 3: the log has the val_loss 1.5, the replay " },
+        { "/\"step\": 4,/s/\"val_loss_bits\": \"4/\"val_loss_bits\": \"3/", 4,
+          "\nnot equal: step 4: the log has the val_loss_bits 3" },
+        { "/\"step\": 4,/s/\"val_accuracy\": 0/\"val_accuracy\": 1/", 4,
+          "\nnot equal: step 4: the log has the val_accuracy 1" },
+        { "/\"step\": 4,/s/\"val_perplexity\": ./&9/", 4,
+          "\nnot equal: step 4: the log has the val_perplexity " },
+        { "s/\"weights\": \"...../\"weights\": \"aaaaa/", 4,
+          "\nnot equal: step 4: the log has the weights aaaaa" },
+        { "s/\"run\": \"...../\"run\": \"aaaaa/", 4,
+          "\nnot equal: step 4: the log has the run aaaaa" },
+        { "1s/\"seed\": 0/\"seed\": 7/", 1,
+          "\nnot equal: the configuration in line 1 of the log: --seed is recorded as 7, and not "
+          "as 0, which the replay has\n" },
+        { "1s/\"lr\": 0.01[0-9]*/\"lr\": 0.5/", 3, "of the log: --lr is recorded as 0.5" },
+        { "1s/\"precision\": \"fp32/\"precision\": \"bf16/", 3,
+          "of the log: --precision is recorded as \"bf16\"" },
+        { "1s/\"data\": \"...../\"data\": \"aaaaa/", 3,
+          "\nnot equal: step 0: the log has the data aaaaa" },
+        { "1s/\"exactness_id\": \"...../\"exactness_id\": \"aaaaa/", 4,
+          "\nnot equal: step 0: the log has the exactness_id aaaaa" },
+        { "1s/\"parameters\": ./&9/", 4, "\nnot equal: step 0: the log has the parameters " },
+        { "5s/^/x/", 4, "\nnot equal: the log cannot be read: line 5 of '" },
+    };
+    char line[512];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        (void)snprintf(line, sizeof line, "sed '%s' run.jsonl >forged.jsonl; cmp -s run.jsonl "
+                       "forged.jsonl && exit 3; " LOCKSTEP "verify run --step %d --log "
+                       "forged.jsonl",
+                       cases[i].forge, cases[i].step);
+        find(line, cases[i].says);
+    }
+    find(LOCKSTEP "verify run --step 4 --log none.jsonl",
+         "/none.jsonl': No such file or directory; give another --log");
+}
+
+/* Reasons why something cannot be compared are no differences. */
+static void own_problems_are_no_differences(void **state)
+{
+    static command_result r;
+    (void)state;
+    find(LOCKSTEP "verify good.json --data none", "\nnot verified: the data could not be read\n");
+    find("TMPDIR=/none " LOCKSTEP "verify good.json",
+         "\nnot verified: 1 of the segments could not be replayed\n");
+    find("TMPDIR=/none " LOCKSTEP "verify good.json", "cannot make a temporary folder in '/none'");
+    find(LOCKSTEP "verify good.json --workers 3",
+         "\nnot verified: 1 of the segments could not be replayed\n");
+    find(LOCKSTEP "verify good.json --checkpoint none", "give another --checkpoint");
+    find(LOCKSTEP "verify good.json --signers none --identity me",
+         "cannot read the signers 'none': No such file or directory; give a file with a line");
+    run_shell(&r, folder, "mv data.txt moved.txt; " LOCKSTEP "verify good.json; s=$?; " LOCKSTEP
+                          "verify good.json --data moved.txt >given; t=$?; mv moved.txt data.txt; "
+                          "cat given; exit $((10 * s + t))");
+    assert_int_equal(r.status, 10);
+    assert_says(r.out, "data: not compared: cannot find '");
+    assert_says(r.out, "data.txt'; --data says where they are\n");
 }
 
 /* Signs, and fails to sign in three ways.  Expects that a good statement and its signature are
@@ -153,6 +256,9 @@ int main(void)
         cmocka_unit_test(a_changed_field_is_named),
         cmocka_unit_test(a_failed_signature_keeps_the_old_one),
         cmocka_unit_test(steps_are_compared_with_the_run),
+        cmocka_unit_test(each_value_of_a_log_is_compared),
+        cmocka_unit_test(checkpoints_of_other_runs_are_found),
+        cmocka_unit_test(own_problems_are_no_differences),
         cmocka_unit_test(forgeries_are_found),
     };
     return cmocka_run_group_tests(tests, make, remove_folder);

@@ -58,6 +58,30 @@ static void nothing_trained_comes_back_as_it_was(void **state)
     assert_non_null(strstr(result.out, "\"tokenizer_class\": \"PreTrainedTokenizerFast\""));
 }
 
+/* Exports folders, which needs no run. */
+static void a_folder_is_written_again(void **state)
+{
+    static command_result result;
+    shell(&result, state, LOCKSTEP "export qwen3 --out whole && test -f whole/model.safetensors && "
+        LOCKSTEP "export whole --out many --shard-size 0.004 && diff -r qwen3 many && " LOCKSTEP
+        "export whole --out wide --dtype f32 && " LOCKSTEP "export wide --out narrow "
+        "--dtype bf16 && diff -r whole narrow && ! cmp wide/model.safetensors "
+        "whole/model.safetensors", 0);
+    assert_non_null(strstr(result.out, " parameters in bf16\nmany: qwen3, "));
+    assert_null(strstr(result.out, "step"));
+    /* another program's manifest makes no checkpoint of it */
+    shell(&result, state, "touch wide/manifest.json; " LOCKSTEP "eval wide --data text && " LOCKSTEP
+        "train --init wide " DATA "--steps 1", 0);
+    shell(&result, state, LOCKSTEP "export whole --out none --weights ema", 2);
+    assert_non_null(strstr(result.err, "'whole' is no run: it has no moving means"));
+    shell(&result, state, "cp -r whole bad && printf '\\377\\177' | dd of=bad/model.safetensors "
+        "bs=1 conv=notrunc seek=$(($(stat -c %s bad/model.safetensors) - 2)) 2>dd; ! " LOCKSTEP
+        "export bad --out none && rm bad/config.json; " LOCKSTEP "export bad --out none", 2);
+    assert_non_null(strstr(result.err, "weights must be finite"));
+    assert_non_null(strstr(result.err, "the folder 'bad' has no config.json, which says"));
+    shell(&result, state, "rm -r bad; ls | grep 'none\\|tmp-'", 1);
+}
+
 static void a_run_takes_its_options_from_the_folder(void **state)
 {
     static command_result result;
@@ -65,9 +89,16 @@ static void a_run_takes_its_options_from_the_folder(void **state)
         "grep -c '\"qk-norm\": \"true\"\\|\"head-size\": \"6\"\\|\"positions\": \"32\"' "
         "again/command.json; mv qwen3 away; " LOCKSTEP "resume again --steps 2 && "
         LOCKSTEP "verify again --step 2 && ! " LOCKSTEP "verify again --step 1 && "
-        "mv away qwen3", 0);
-    assert_non_null(strstr(result.err, "cannot open '"));
+        LOCKSTEP "verify again --step 1 --init away && mv away qwen3", 0);
+    assert_says(result.err, "/qwen3', the weights that the run begins with: No such file");
+    assert_non_null(strstr(result.err, "if they have moved, give their new path as --init"));
     assert_memory_equal(result.out, "3\n", 2);
+    /* the message has the whole path, wherever verify is */
+    shell(&result, state, LOCKSTEP "train " DATA "--init qwen3 --steps 1 --checkpoint fresh && "
+        "mv qwen3 away && mkdir deep && (cd deep && ! " LOCKSTEP "verify ../fresh --step 1) && "
+        "mv away qwen3", 0);
+    assert_says(result.err, "/qwen3', the weights that the run begins with: No such file");
+    assert_says_not(result.err, "/deep/qwen3");
     shell(&result, state, LOCKSTEP "train " DATA "--steps 1 --init=gpt2; " LOCKSTEP "train " DATA
         "--steps 1 --init none", 2);
     assert_non_null(strstr(result.out, "weights "));
@@ -110,6 +141,23 @@ static void a_run_goes_on_from_how_it_began(void **state)
         LOCKSTEP "verify lora --step 1 && mv away words", 0);
 }
 
+/* Gives commands another tokenizer than that of the model. */
+static void other_tokenizers_are_refused(void **state)
+{
+    static const char *const lines[] = {
+        "train --init words --data text:text --context 8 --steps 1", "eval words --data text:text",
+        "sample words", "eval run3 --data text:text", "sample run3",
+    };
+    static command_result result;
+    char                  line[256];
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        (void)snprintf(line, sizeof line, LOCKSTEP "%s --tokenizer other.json", lines[i]);
+        shell(&result, state, line, 2);
+        assert_says(result.err, "other.json' differs from '");
+        assert_says(result.err, "/tokenizer.json', the tokenizer of the model; leave it out");
+    }
+}
+
 /* Evaluates and samples folders, and the runs that began with them and have trained nothing. */
 static void a_folder_is_used_without_a_run(void **state)
 {
@@ -123,7 +171,10 @@ static void a_folder_is_used_without_a_run(void **state)
         LOCKSTEP "eval run3 --data text:text && " LOCKSTEP "eval words --data text:text "
         "--context 8 >one && " LOCKSTEP "eval words --data 'tokens:t.bin?vocab=560' --context 8 "
         ">two && diff one two && grep 'bits per byte' one && " LOCKSTEP "sample words "
-        "--tokens 3 && mv words/tokenizer.json kept.json", 0);
+        "--tokens 3 && cp words/tokenizer.json same.json && " LOCKSTEP "sample words --tokens 3 "
+        "--tokenizer same.json && sed 's/:{/: {/' same.json >other.json", 0);
+    other_tokenizers_are_refused(state);
+    shell(&result, state, "mv words/tokenizer.json kept.json", 0);
     for (size_t i = 0; i < 2; i++) {
         shell(&result, state, i == 0 ? LOCKSTEP "eval words --data text:text"
                                      : LOCKSTEP "sample words", 2);
@@ -144,6 +195,33 @@ static void a_folder_is_used_without_a_run(void **state)
     assert_non_null(strstr(result.err, "it has no moving means"));
     shell(&result, state, "cp -r qwen3 bad; rm bad/model-00001-*; " LOCKSTEP "sample bad", 1);
     assert_non_null(strstr(result.err, "a shard is missing"));
+}
+
+/* `eval` says what is wrong with a folder, and advises nothing that it does not have. */
+static void damage_is_named_without_options_of_train(void **state)
+{
+    static const struct {
+        const char *damage, *says;
+    } cases[] = {
+        { "sed -i '/\"n_positions\"/s/32/16/' bad/config.json",
+          "but this model's is 16 x 16; config.json and the weights of the folder are of two" },
+        { "sed -i '/\"n_layer\"/s/2/1/' bad/config.json", "are of two models; copy both from one" },
+        { "rm bad/config.json", "the folder 'bad' has no config.json, which says what its model" },
+        { "mv bad/model.safetensors bad/pytorch_model.bin",
+          "it has its weights in pytorch_model.bin, but only safetensors is read" },
+    };
+    static command_result result;
+    char                  line[512];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        (void)snprintf(line, sizeof line, "rm -rf bad; cp -r gpt2 bad; %s; ! " LOCKSTEP
+                       "eval bad --data text:text && ! " LOCKSTEP "sample bad --tokens 1",
+                       cases[i].damage);
+        shell(&result, state, line, 0);
+        const char *first = strstr(result.err, cases[i].says);
+        if (first == NULL || strstr(first + 1, cases[i].says) == NULL)
+            fail_msg("%s: %s", cases[i].damage, result.err);
+        assert_says_not(result.err, "set the model's options");
+    }
 }
 
 #define EDIT(key, from, to) "sed -i '/\"" key "\"/s/" from "/" to "/' bad/config.json"
@@ -219,9 +297,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_trained_comes_back_as_it_was),
+        cmocka_unit_test(a_folder_is_written_again),
         cmocka_unit_test(a_run_takes_its_options_from_the_folder),
         cmocka_unit_test(a_run_goes_on_from_how_it_began),
         cmocka_unit_test(a_folder_is_used_without_a_run),
+        cmocka_unit_test(damage_is_named_without_options_of_train),
         cmocka_unit_test(damage_and_contradictions_are_refused),
         cmocka_unit_test(models_that_transformers_lacks_are_not_exported),
     };

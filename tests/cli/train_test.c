@@ -510,6 +510,12 @@ __attribute__((noinline)) static void its_steps_are_verified(void *folder)
     run_command(&r, folder, "verify kept --step 5");
     assert_int_equal(r.status, 0);
     assert_says(r.out, "step 5, virtual worker 0, from step 4 on");
+    run_command(&r, folder, "resume kept --resume=77");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "there is no checkpoint of step 77 in '");
+    assert_says(r.err, ": it has those of the steps 4, ");
+    assert_says(r.err, "give one of them, or --resume without a step for the newest\n"
+                       "(lockstep train --help=all lists the options)");
     (void)run_shell(&files, folder, "ls board");
     run_command(&r, folder, "verify kept --step 1"); /* no checkpoint is older */
     assert_int_equal(r.status, 0);

@@ -278,7 +278,12 @@ static const struct {
     { GOOD "--steps 1 --seed", "--seed needs a value: --seed N" },
     { GOOD "--steps 1 --validation 1",
       "--validation 1: must be a number of at least 0 and below 1" },
-    { GOOD "--steps 1 --config none.toml", "none.toml: No such file" },
+    { GOOD "--steps 1 --config none.toml", "--config none.toml: No such file or directory; cor" },
+    { GOOD "--steps 1 --config .", "--config .: Is a directory" },
+    { "train --config c.toml 2>/dev/null; printf 'batch_size = 4\nnonsense = 1\n' >c.toml; "
+      LK_TEST_COMMAND " " GOOD "--steps 1 --config c.toml",
+      "c.toml:1: unknown key batch_size; here it is --global-batch N, the samples of a step over "
+      "all workers\nlockstep train: c.toml:2: unknown key nonsense; keys are the names of opt" },
     { GOOD "--steps 1 --seed 99999999999999999999",
       "--seed 99999999999999999999: must be an integer from 0 to 18446744073709551615" },
     { GOOD "--steps 1 --lr 1e400", "--lr 1e400: is more than a number can be" },
@@ -303,11 +308,36 @@ static const struct {
                                          "or, if this is a name on the Hugging Face hub" },
     { "train gpt --init b --data out; mkdir -p b; touch b/manifest.json; " LK_TEST_COMMAND
       " train gpt --init b --data out",
-      "--init b: is a checkpoint of a run; to continue the run, use lockstep resume and the "
-      "directory above it; to start another run with its weights, give their file" },
+      "--init b: is a checkpoint of a run; to continue the run, use lockstep resume .; to start "
+      "another run with its weights, give b/model.safetensors, and MODEL, or the folder that" },
+    { "train gpt --init a.jsonl --data err; echo '{\"step\": 0}' >a.jsonl; " LK_TEST_COMMAND
+      " train gpt --init a.jsonl --data err",
+      "--init a.jsonl: is JSON, such as the log of a run; weights are read from .safetensors" },
+    { "train gpt --init https://hf.co/gpt2 --data err",
+      "--init https://hf.co/gpt2: nothing is downloaded; download the folder first" },
+    { GOOD "--steps 1 --data out", "--data stands twice: give one file, or a folder" },
+    { "eval b --data out --data err", "--data stands twice: give one file, or a folder" },
+    { "train gpt --data https://hf.co/book.txt",
+      "--data https://hf.co/book.txt: nothing is downloaded: download it first" },
+    { "train GPT --data out", "gpt, llama, resnet and mlp, did you mean gpt?" },
+    { "train Llama --data out", "gpt, llama, resnet and mlp, did you mean llama?" },
+    { "train gpt --data r; mkdir -p r; touch r/command.json; " LK_TEST_COMMAND " eval r --data r",
+      "--data r: is the directory of a run, not data; give data, such as those of the run" },
+    { "eval a/b --data out", "cannot find 'a/b': No such file or directory; if this is a name on "
+                             "the Hugging Face hub, download its folder first: hf download a/b" },
     { "plan --init nowhere", "lockstep plan: --init nowhere: No such file or directory" },
     { "eval . --data nowhere.txt", "--data nowhere.txt: there is no such file or folder" },
     { "verify", "RUN or FILE is missing: give the --checkpoint directory of a run and a step" },
+    { "verify --step 3 out", "RUN or FILE must be the first argument, before --step: lockstep "
+                             "verify out ..." },
+    { "verify /tmp/ --segments 3", "--segments goes with a statement, and /tmp is a run: lockstep "
+                                   "attest /tmp writes one, and lockstep verify /tmp.attest.json" },
+    { "verify nothing --step 1", "(lockstep verify --help lists its options, and lockstep train "
+                                 "--help=all those that it shares)\n" },
+    { "resume d 2>/dev/null; mkdir d; echo {} >d/command.json; " LK_TEST_COMMAND " resume d",
+      "'d/command.json' has no \"options\" of a run; give them as before: lockstep train MODEL" },
+    { "resume d 2>/dev/null; echo x >d/command.json; " LK_TEST_COMMAND " resume d",
+      "'d/command.json' line 1: " },
     { "run -n 0 ./program", "-n 0: must be an integer from 1 to" },
     { "run -n 1 --nnodes 2 --insecure --rendezvous tcp://h ./program", "is no rendezvous" },
     { "run", "-n N is missing: number of copies of the program to start" },
@@ -403,6 +433,9 @@ static void a_missing_file_is_no_usage_error(void **state)
         { GOOD "--steps 1 --init none.safetensors", "none.safetensors" },
         { "sample none", "(give the --checkpoint directory of a run, a folder as transformers "
                          "writes it, or a .safetensors file)" },
+        { "sample none", "(if this is a name on the Hugging Face hub, download its folder first" },
+        { "export none --out x", "(give the --checkpoint directory of a run, or a folder as "
+                                 "transformers writes it)" },
         { "sample .", "there is no checkpoint in '.'\n(give the --checkpoint directory of a run" },
         { "inspect none/manifest.json", "none/manifest.json" },
     };

@@ -1,5 +1,5 @@
-/* workers_test.c -- tests how ps shows a run: the names of the command and of each worker's
- * process. */
+/* workers_test.c -- tests how ps shows a run, by the names of the command and of each worker's
+ * process, and what a terminal shows after Ctrl-C. */
 #include "faults/job.h"
 
 static void read_proc(pid_t pid, const char *name, char *out, size_t bytes)
@@ -46,11 +46,59 @@ static void workers_start_from_a_removed_command(void **state)
     assert_string_equal(digits, wanted);
 }
 
+/* Starts a line of the shell whose stderr is a terminal.  Presses Ctrl-C once the bar is there, and
+ * reads all that is written.  Returns the exit status. */
+static int press_ctrl_c(const char *line, char *out, size_t bytes)
+{
+    char   path[64];
+    int    terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC), status;
+    size_t used     = 0;
+    bool   pressed  = false;
+    assert_true(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    assert_int_equal(ptsname_r(terminal, path, sizeof path), 0);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        const int theirs = setsid() < 0 ? -1 : open(path, O_RDWR); /* the controlling terminal */
+        if (theirs < 0 || dup2(theirs, STDERR_FILENO) < 0 || setenv("TERM", "xterm", 1) != 0)
+            _exit(126);
+        (void)execl("/bin/sh", "sh", "-c", line, (char *)NULL);
+        _exit(127);
+    }
+    for (ssize_t got; (got = read(terminal, out + used, bytes - 1 - used)) > 0;) {
+        used += (size_t)got;
+        out[used] = '\0';
+        if (!pressed && strstr(out, "0/100000000  computing step 1") != NULL)
+            pressed = write(terminal, "\003", 1) == 1;
+    }
+    (void)close(terminal);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* The launcher's answer to Ctrl-C takes the place of the bar, which a worker has drawn. */
+static void an_answer_takes_the_place_of_the_bar(void **state)
+{
+    static const char *const modes[] = { "processes", "threads" };
+    static char              out[65536];
+    for (size_t i = 0; i < 2; i++) {
+        char line[1024];
+        (void)snprintf(line, sizeof line, "cd %s && rm -rf kept && exec " LK_TEST_COMMAND " " MLP
+                       "--steps 100000000 --workers 2 --checkpoint kept --worker-mode %s >out",
+                       (const char *)*state, modes[i]);
+        const int status = press_ctrl_c(line, out, sizeof out);
+        if (status != 75)
+            fail_msg("status %d: %s", status, out);
+        assert_says(out, "\r\033[Klockstep train: note: the workers are asked to save and end");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(worker_processes_have_names),
         cmocka_unit_test(workers_start_from_a_removed_command),
+        cmocka_unit_test(an_answer_takes_the_place_of_the_bar),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

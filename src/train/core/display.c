@@ -182,7 +182,8 @@ void lki_display_line(const lki_display *d, const lki_step_record *r, size_t col
     }
     fixed += tail.columns;
     size_t room  = columns > fixed ? columns - fixed : 0;
-    size_t bar   = room >= BAR_LEAST + 3 ? lki_min(BAR_MOST, (room - 3 + 1) / 2) : 0;
+    size_t bar   = room >= BAR_LEAST + 3 ? room - 3 : 0;
+    bar          = lki_min(BAR_MOST, unicode ? (bar + 1) / 2 : bar); /* the other half: a curve */
     if (bar > 0)
         put_bar(&l, unicode, r->step, d->end, bar);
     put(&l, NULL, "  loss ");
@@ -206,6 +207,13 @@ static size_t terminal_columns(void)
     return known ? size.ws_col : 80;
 }
 
+/* Returns the columns of the line.  The terminal may write ^C behind it. */
+static size_t line_columns(void)
+{
+    const size_t columns = terminal_columns();
+    return columns > 3 ? columns - 3 : 0;
+}
+
 void lki_display_open(lki_display *display, const lk_train_config *config)
 {
     *display = (lki_display){ .config = config, .validation = (double)NAN };
@@ -218,6 +226,18 @@ void lki_display_begin(lki_display *display, uint64_t start, uint64_t end)
     display->begun = lki_seconds();
     display->start = start;
     display->end   = end;
+}
+
+void lki_display_wait(lki_display *d, uint64_t done)
+{
+    char text[80];
+    int  columns = snprintf(text, sizeof text, "%llu/%llu  computing step %llu",
+                            (unsigned long long)done, (unsigned long long)d->end,
+                            (unsigned long long)done + 1);
+    if (!d->terminal || d->config->quiet || done >= d->end || (size_t)columns > line_columns())
+        return;
+    fprintf(stderr, "\r\033[K%s", text);
+    d->bar_shown = true;
 }
 
 void lki_display_clear(lki_display *display)
@@ -237,9 +257,9 @@ void lki_display_end(lki_display *d, const lki_step_record *last, const char *ha
         (void)snprintf(validation, sizeof validation, ", validation %.4f", d->validation);
     if ((d->config->outputs.terminal & LK_TERMINAL_UNICODE) != 0)
         (void)lki_curve_draw(&d->curve, CURVE_MOST / 2, curve, sizeof curve);
-    fprintf(stderr, "%llu steps in %s: loss %.4f %s%s\n",
+    fprintf(stderr, "%llu steps in %s: loss %.4f%s%s%s\n",
             (unsigned long long)(last->step - d->start), time_text(lki_seconds() - d->begun, time),
-            last->loss, curve, validation);
+            last->loss, curve[0] != '\0' ? " " : "", curve, validation);
     if (hashes != NULL)
         fprintf(stderr, "%s the same for any workers:\n", hashes);
 }
@@ -264,7 +284,7 @@ void lki_display_step(lki_display *d, const lki_step_record *r)
     if (d->config->quiet)
         return;
     if (d->terminal && (r->step == steps || now - d->shown > REDRAW_SECONDS)) {
-        lki_display_line(d, r, terminal_columns() - 1, left, text, sizeof text);
+        lki_display_line(d, r, line_columns(), left, text, sizeof text);
         fprintf(stderr, "\r\033[K%s", text);
         d->bar_shown = true;
         d->shown     = now;

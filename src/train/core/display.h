@@ -36,6 +36,8 @@ bool lki_display_is_due(const lki_display *display, uint64_t step, double now);
 
 /* Begins with the step after `start`. */
 void lki_display_begin(lki_display *display, uint64_t start, uint64_t end);
+/* On a terminal, says that the step after `done` steps is being computed. */
+void lki_display_wait(lki_display *display, uint64_t done);
 void lki_display_step(lki_display *display, const lki_step_record *record);
 
 /* On a terminal, replaces the bar by a summary of the steps.  `last`: the record of the last one.

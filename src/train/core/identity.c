@@ -257,6 +257,14 @@ static void name_value(const char *key, const json_t *value, char text[256])
     free(dump);
 }
 
+static void describe(lki_config_odd *odd, const char *key, const json_t *value,
+                     const json_t *other)
+{
+    odd->name = known_as(key, odd->text);
+    name_value(key, other, odd->stored);
+    name_value(key, value, odd->mine);
+}
+
 /* Returns true if the groups of a run change its bits: they exchange or keep something, or do not
  * wait for each other. */
 static bool groups_matter(const json_t *config)
@@ -279,6 +287,14 @@ static bool is_moot(const char *key, const json_t *stored, const json_t *mine)
            (!groups_matter(mine) || (!lki_value_is_unset(here) && !json_equal(there, here)));
 }
 
+/* Returns true if a run that continues may change an option. */
+static bool may_differ(const lki_field *field, const json_t *stored, bool exact)
+{
+    const bool has_bits = field != NULL && (field->identity != NULL || field->may_change);
+    return field != NULL && !(exact && has_bits) &&
+           lki_field_is_free(field, json_object_get(stored, lki_field_key(field)) != NULL);
+}
+
 /* Returns true if two values are equal, as far as a log has their digits if `rounded`. */
 static bool are_equal(const json_t *one, const json_t *other, bool rounded)
 {
@@ -292,40 +308,52 @@ static bool are_equal(const json_t *one, const json_t *other, bool rounded)
     return same;
 }
 
-bool lki_config_difference(const json_t *stored, const json_t *mine, bool rounded,
+bool lki_config_difference(const json_t *stored, const json_t *mine, lki_comparison how,
                            lki_config_odd *out)
 {
-    bool        found = false;
     const char *key;
     json_t     *value;
 
     json_object_foreach((json_t *)(uintptr_t)mine, key, value)
     {
-        const lki_field *field = lki_field_find(key);
-        if (found || is_moot(key, stored, mine) ||
-            (field != NULL && lki_field_is_free(field, json_object_get(stored, key) != NULL)))
+        if (may_differ(lki_field_find(key), stored, how == LKI_COMPARE_EXACT) ||
+            is_moot(key, stored, mine))
             continue;
-        json_t *other = recorded(stored, key);
-        found         = !are_equal(other, value, rounded);
-        if (found) {
-            name_value(key, other, out->stored);
-            name_value(key, value, out->mine);
-            out->name = known_as(key, out->text);
-        }
+        json_t    *other = recorded(stored, key);
+        const bool same  = are_equal(other, value, how == LKI_COMPARE_ROUNDED);
+        if (!same)
+            describe(out, key, value, other);
         json_decref(other);
+        if (!same)
+            return true;
     }
-    return found;
+    return false;
 }
 
 lk_status lki_config_compare(const json_t *stored, const json_t *mine)
 {
     lki_config_odd odd;
-    if (!lki_config_difference(stored, mine, false, &odd))
+    if (!lki_config_difference(stored, mine, LKI_COMPARE_RESUMED, &odd))
         return LK_OK;
     return lk_fail(LK_EINVAL,
                    "%s is %s, but the checkpoint was made with %s; resume with the same value, or "
-                   "start a new run in another directory",
-                   odd.name, odd.mine, odd.stored);
+                   "start a new run in another directory", odd.name, odd.mine, odd.stored);
+}
+
+lk_status lk_train_compare(const char *stored, const char *mine, bool exact)
+{
+    lki_config_odd odd;
+    json_t        *was = json_loads(stored, 0, NULL), *now = json_loads(mine, 0, NULL);
+    lk_status      status = LK_OK;
+    if (!json_is_object(was) || !json_is_object(now))
+        status = lk_fail(LK_EFORMAT, "a recorded configuration is no JSON object");
+    else if (lki_config_difference(was, now, exact ? LKI_COMPARE_EXACT : LKI_COMPARE_RESUMED,
+                                   &odd))
+        status = lk_fail(LK_EINVAL, "%s is recorded as %s, and not as %s", odd.name, odd.stored,
+                         odd.mine);
+    json_decref(was);
+    json_decref(now);
+    return status;
 }
 
 static bool is_stream(const lk_train_config *config)

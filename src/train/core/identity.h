@@ -37,9 +37,15 @@ typedef struct {
     char        text[64], mine[256], stored[256];
 } lki_config_odd;
 
-/* Finds the first option of `mine` that differs from `stored`, unless it may change.  `rounded`:
- * `stored` is that of a log, whose numbers have fewer digits.  Returns false if there is none. */
-bool lki_config_difference(const json_t *stored, const json_t *mine, bool rounded,
+typedef enum {
+    LKI_COMPARE_RESUMED, /* options may differ that a run which continues may change */
+    LKI_COMPARE_ROUNDED, /* so, too; the stored numbers are those of a log, with fewer digits */
+    LKI_COMPARE_EXACT    /* not even those may differ, if they change the bits */
+} lki_comparison;
+
+/* Finds the first option of `mine` that has another value in `stored`, and may not.  Returns false
+ * if there is none. */
+bool lki_config_difference(const json_t *stored, const json_t *mine, lki_comparison how,
                            lki_config_odd *out);
 
 /* Fails with LK_EINVAL if the options `mine` differ from the options `stored` in the checkpoint.

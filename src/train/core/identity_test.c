@@ -239,6 +239,24 @@ static void an_unrecorded_option_has_its_default(void **state)
     json_decref(stored);
 }
 
+/* Options that a run may change when it continues differ only in an exact comparison, and only if
+ * they change bits. */
+static void recorded_configurations_are_compared(void **state)
+{
+    static const char a[] = "{\"model\": \"mlp\", \"lr\": 0.5, \"precision\": \"fp32\"}";
+    static const char b[] = "{\"model\": \"mlp\", \"lr\": 0.5, \"precision\": \"bf16\"}";
+    static const char c[] = "{\"model\": \"mlp\", \"lr\": 0.25, \"precision\": \"fp32\"}";
+    (void)state;
+    assert_int_equal(lk_train_compare(a, a, true), LK_OK);
+    assert_int_equal(lk_train_compare(a, b, false), LK_OK);
+    assert_int_equal(lk_train_compare(a, b, true), LK_EINVAL);
+    assert_int_equal(lk_train_compare(a, c, false), LK_EINVAL);
+    assert_string_equal(lk_error_last()->message, "`schedule.lr` is recorded as 0.5, and not as "
+                                                  "0.25");
+    assert_int_equal(lk_train_compare("[]", a, false), LK_EFORMAT);
+    assert_int_equal(lk_train_compare(a, "x", false), LK_EFORMAT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -249,6 +267,7 @@ int main(void)
         cmocka_unit_test(a_default_is_its_value),
         cmocka_unit_test(a_checkpoint_knows_its_data),
         cmocka_unit_test(an_unrecorded_option_has_its_default),
+        cmocka_unit_test(recorded_configurations_are_compared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -265,6 +265,12 @@ __attribute__((format(printf, 2, 0))) static void say(lki_journal *journal, cons
     fputc('\n', stderr);
 }
 
+void lki_journal_wait(lki_journal *journal, uint64_t done)
+{
+    if (journal != NULL)
+        lki_display_wait(&journal->display, done);
+}
+
 void lki_journal_note(lki_journal *journal, const char *format, ...)
 {
     va_list args;

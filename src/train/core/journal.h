@@ -36,6 +36,10 @@ LK_NODISCARD lk_status lki_journal_begin(lki_journal *journal, const lki_log_run
 /* Opens the log on a new rank 0, after `done` steps.  Truncates it to its first `bytes` bytes. */
 LK_NODISCARD lk_status lki_journal_take_over(lki_journal *journal, uint64_t done, uint64_t end,
                                              uint64_t bytes);
+/* Shows on a terminal that the step after `done` steps is being computed, until something else is
+ * shown. */
+void lki_journal_wait(lki_journal *journal, uint64_t done);
+
 /* Computes the bytes of the log up to step `step`; 0 if there is no file. */
 LK_NODISCARD lk_status lki_journal_find(const lki_journal *journal, uint64_t step,
                                         uint64_t *bytes);

@@ -141,7 +141,7 @@ static void compare_config(const lki_log_run *run, const json_t *stored, char wh
     lki_config_odd odd;
     json_t        *mine = lki_config_json(run->config, run->data);
     why[0]              = '\0';
-    if (lki_config_difference(stored, mine, true, &odd))
+    if (lki_config_difference(stored, mine, LKI_COMPARE_ROUNDED, &odd))
         (void)snprintf(why, 700, "%s is %s there, and %s here", odd.name, odd.stored, odd.mine);
     json_decref(mine);
 }

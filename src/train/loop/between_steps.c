@@ -53,7 +53,7 @@ static lk_status look_round(lki_session *s, uint64_t done)
     return LK_OK;
 }
 
-static lk_status evaluate(lki_session *s, uint64_t step, lk_train_result *result)
+lk_status lki_evaluate_and_say(lki_session *s, uint64_t step, lk_train_result *result)
 {
     uint64_t begun = lki_trace_begin(lki_exec_track(s->exec));
     lk_comm_note(s->comm, step, "evaluating");
@@ -110,7 +110,7 @@ lk_status lki_between_steps(lki_session *s, uint64_t done, lk_train_result *resu
     bool ends = done == s->progress.end || s->progress.ended != NULL;
     LK_TRY(lki_background_settle(s, done, false));
     if (data->validation_count > 0 && (ends || lki_is_due(c->eval_every, done))) {
-        LK_TRY(evaluate(s, done, result));
+        LK_TRY(lki_evaluate_and_say(s, done, result));
         best = lki_heed_evaluation(s, done, result->validation_loss, result->validation_accuracy);
         LK_TRY(share_best(s, &best));
     }

@@ -65,6 +65,10 @@ void lki_error_sums_add(lki_error_sums *sums, const lk_engine *engine, const lk_
 
 /* ---- Between two steps (between_steps.c) ------------------------------------------------- */
 
+/* Evaluates after step `step`, and prints and logs the result.  Collective. */
+LK_NODISCARD lk_status lki_evaluate_and_say(lki_session *session, uint64_t step,
+                                            lk_train_result *result);
+
 /* Evaluates and saves if due.  Decides whether the run ends (session->ended) or was asked to stop
  * (session->stopped).  Collective, after each step. */
 LK_NODISCARD lk_status lki_between_steps(lki_session *session, uint64_t done,

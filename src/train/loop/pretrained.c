@@ -14,39 +14,17 @@
 #include "models/peft.h"
 #include "train/loop/loop.h"
 #include "train/saves/save.h"
-
-static bool are_equal(const lki_map *a, const lki_map *b)
-{
-    return a->bytes == b->bytes && memcmp(a->data, b->data, a->bytes) == 0;
-}
-
-/* Checks that `data.tokenizer` is the one of the folder, if that has one. */
-static lk_status compare_tokenizers(const lk_train_config *c)
-{
-    char    path[LKI_PATH_BYTES];
-    lki_map given, own;
-    LK_TRY(lki_directory_join(path, c->init, "tokenizer.json"));
-    if (access(path, F_OK) != 0)
-        return LK_OK;
-    LK_TRY(lki_map_open(&given, c->data.tokenizer));
-    lk_status status = lki_map_open(&own, path);
-    bool      same   = status == LK_OK && are_equal(&given, &own);
-    if (status == LK_OK)
-        lki_map_close(&own);
-    lki_map_close(&given);
-    if (status == LK_OK && !same)
-        status = lk_fail(LK_EINVAL, "`data.tokenizer` '%s' differs from '%s', the tokenizer of the "
-                                    "model; leave it out", c->data.tokenizer, path);
-    return status;
-}
+#include "train/saves/tokenizer.h"
 
 /* Checks the tokenizer before data are read with it. */
 static lk_status check_tokenizer(const lk_train_config *c, uint32_t vocabulary)
 {
+    char          own[LKI_PATH_BYTES];
     lk_tokenizer *tokenizer = NULL;
     if (c->data.tokenizer == NULL)
         return LK_OK;
-    LK_TRY(compare_tokenizers(c));
+    LK_TRY(lki_directory_join(own, c->init, "tokenizer.json"));
+    LK_TRY(lki_tokenizer_match(c->data.tokenizer, own));
     LK_TRY(lk_tokenizer_open(&tokenizer, c->data.tokenizer));
     uint32_t has = lk_tokenizer_describe(tokenizer)->vocabulary;
     lk_tokenizer_free(tokenizer);
@@ -70,9 +48,9 @@ static lk_status refuse_folder(const char *folder)
     if (access(path, F_OK) == 0)
         return lk_fail(LK_EINVAL, "`init`: '%s' has adapters, not a model: give it as `adapter`, "
                                   "and the model that they adapt as `init`", folder);
-    return lk_fail(LK_EINVAL, "`init`: the folder '%s' has no config.json, which every host "
-                              "needs; give a folder as transformers writes it, or a "
-                              ".safetensors file", folder);
+    return lk_fail(LK_EINVAL, "the folder '%s' has no config.json, which says what its "
+                              "model is, and which every host needs; copy it from where the "
+                              "weights are from, or give the .safetensors file alone", folder);
 }
 
 /* Reads config.json, whose path is also returned. */

@@ -2,13 +2,15 @@
  *
  * The steps after the checkpoint are computed as usual.  In the last step no turns are joined, and
  * the gradients of this virtual worker are examined before they are summed.  Other virtual workers
- * compute that step only if its result is wanted (lk_replay.whole).
+ * compute that step only if its result is wanted (lk_replay.whole).  The journal writes what is
+ * computed as the log of any run, so that a reader of logs can compare the two.
  */
 #include <errno.h>
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/float.h"
 #include "base/memory.h"
 #include "base/options.h"
@@ -19,6 +21,7 @@
 #include "train/core/feed.h"
 #include "train/config.h"
 #include "train/core/identity.h"
+#include "train/core/progress.h"
 #include "train/core/run_environment.h"
 #include "train/loop/loop.h"
 #include "train/saves/save.h"
@@ -155,19 +158,46 @@ static lk_status make_turn(lki_session *s, lk_replay *r, const lk_parallel_turn 
     return LK_OK;
 }
 
+/* Logs a step, and what a run logs after it. */
+static lk_status log_step(lki_session *s, const lk_replay *r, const lki_step_record *record)
+{
+    const uint64_t  done = record->step;
+    lk_train_result result;
+    if (r->log == NULL)
+        return LK_OK;
+    LK_TRY(lki_journal_step(s->journal, record));
+    LK_TRY(lki_log_outer_step(s, done));
+    LK_TRY(lki_log_freeze(s, done));
+    LK_TRY(lki_log_groups(s, done));
+    if (r->evaluates == NULL || lk_dataset_describe(s->dataset)->validation_count == 0 ||
+        !r->evaluates(r->context, done))
+        return LK_OK;
+    return lki_evaluate_and_say(s, done, &result);
+}
+
 /* Finishes the step, and hashes the weights.  Values that are not finite have been reported. */
 static lk_status finish_whole(lki_session *s, lk_replay *r)
 {
-    lk_step_result result;
-    lk_status      status = lk_parallel_finish(
-        s->parallel, lk_schedule_at(&s->config->schedule, r->step - 1), &result);
+    const double    scale  = lk_parallel_scaler(s->parallel).scale;
+    lki_step_record record = { .step = r->step,
+                               .lr   = lk_schedule_at(&s->config->schedule, r->step - 1) };
+    lk_train_result end    = { .steps = r->step };
+    lk_step_result  result;
+    lk_status       status = lk_parallel_finish(s->parallel, record.lr, &result);
     if (status == LK_ENONFINITE)
         return LK_OK;
     LK_TRY(status);
-    if (r->after != NULL)
-        r->after(r->context, r->step, result.loss);
+    record.seconds = lki_seconds() - s->begun;
+    lki_session_record(s, &result, scale, &record);
+    lki_session_chain(s, r->step, &result);
+    LK_TRY(log_step(s, r, &record));
     LK_TRY(lki_average_replicas(s, r->step));
-    return lki_weights_hash(s, r->weights);
+    LK_TRY(lki_weights_hash(s, r->weights));
+    if (r->log == NULL)
+        return LK_OK;
+    memcpy(end.weights, r->weights, sizeof end.weights);
+    LK_TRY(lki_run_hash(s, end.weights, end.run));
+    return lki_journal_end(s->journal, &end);
 }
 
 static lk_status make_last(lki_session *s, lk_replay *r)
@@ -176,6 +206,7 @@ static lk_status make_last(lki_session *s, lk_replay *r)
     lk_step_result   unused;
     bool             done = false;
 
+    lki_session_clock(s, r->step, lki_seconds());
     s->alone        = true;
     s->turn.version = 0;
     if (s->turn.joint.most > 1 && !lki_turns_join(s->parallel, 1))
@@ -218,9 +249,9 @@ static lk_status replay(lki_session *s, lk_replay *r, const lk_train_checkpoint 
     r->weights[0] = '\0';
     for (uint64_t step = s->progress.start; step + 1 < r->step; step++) {
         record = (lki_step_record){ .step = step + 1 };
+        lki_session_clock(s, record.step, lki_seconds());
         LK_TRY(lki_session_step(s, step, &record));
-        if (r->after != NULL)
-            r->after(r->context, step + 1, record.loss);
+        LK_TRY(log_step(s, r, &record));
     }
     return make_last(s, r);
 }
@@ -233,6 +264,7 @@ lk_status lk_train_replay(const lk_train_config *config, lk_replay *r)
 
     LK_TRY(lki_options_copy(&c, sizeof c, config, "lk_train_config"));
     LK_TRY(complete(&c, r, &later));
+    c.log = r->log;
     LK_TRY(lk_comm_open_threads(&comm, 1, NULL));
     lki_session         s           = lki_session_of(&c, comm, comm);
     lki_run_environment environment = lki_run_environment_enter();

@@ -152,6 +152,7 @@ static lk_status run_from(lki_session *s, const lki_position *at, lk_train_resul
 
     if (at->behind)
         LK_TRY(leave_step(s, &at->record, result));
+    lki_journal_wait(s->journal, done);
     while (done < s->progress.end && s->progress.ended == NULL && !s->stopped && !s->left)
         LK_TRY(whole_step(s, &done, result));
     if (s->left)

@@ -125,7 +125,7 @@ static lk_status open_sampler(sampler *s)
     if (s->options->path == NULL)
         return lk_fail(LK_EINVAL, "sample: no checkpoint given");
     LK_TRY(lki_trained_open(&s->trained, s->options->path, s->options->heads,
-                            s->options->adapter));
+                            s->options->adapter, s->options->tokenizer));
     LK_TRY(describe(s));
     LK_TRY(open_engine(s));
     LK_TRY(LKI_NEW(&s->window, s->context, "the window"));

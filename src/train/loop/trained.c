@@ -1,19 +1,21 @@
 /* trained.c -- reads a trained model; see trained.h. */
 #include "train/loop/trained.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/file.h"
 #include "base/float.h"
 #include "base/memory.h"
 #include "checkpoint/directory.h"
 #include "tensor/ops.h"
 #include "train/core/recorded.h"
 #include "train/loop/loop.h"
+#include "train/loop/sample_text.h"
 #include "train/saves/base.h"
+#include "train/saves/tokenizer.h"
 
 /* ---- Tensors ----------------------------------------------------------------------------- */
 
@@ -106,30 +108,13 @@ static lk_status read_shapes(lki_trained *t, uint32_t heads)
 
 /* ---- A Hugging Face folder --------------------------------------------------------------- */
 
-/* Sets *out to true if the path is that of a folder with a configuration and without checkpoints.
- * The directory of a run may have a configuration, too. */
-static lk_status is_pretrained(const char *path, bool *out)
-{
-    static const char *const names[] = { "config.json", LKI_PEFT_FILE };
-    char                     file[LKI_PATH_BYTES];
-    bool                     runs = false;
-    *out = false;
-    if (!lki_is_folder(path))
-        return LK_OK;
-    LK_TRY(lk_checkpoint_exists(path, &runs));
-    for (size_t i = 0; !runs && i < sizeof names / sizeof names[0]; i++) {
-        LK_TRY(lki_directory_join(file, path, names[i]));
-        *out = *out || access(file, F_OK) == 0;
-    }
-    return LK_OK;
-}
-
 /* Reads the options of the model and of its adapters. */
-static lk_status open_pretrained(lki_trained *t)
+static lk_status open_pretrained(lki_trained *t, const char *tokenizer)
 {
     char            path[LKI_PATH_BYTES];
     lk_train_config config = { .struct_size = sizeof config, .init = t->path };
     config.model_options.adapter = t->adapter;
+    config.data.tokenizer        = tokenizer;
     LK_TRY(lki_pretrained_complete(&config));
     t->name                = config.model;
     t->options             = config.model_options;
@@ -143,6 +128,24 @@ static lk_status open_pretrained(lki_trained *t)
     LK_TRY(lki_peft_read_file(&t->peft, path));
     t->options.lora_targets = t->peft.targets;
     return LK_OK;
+}
+
+/* Checks the targets of adapters before the model is built with them, which would refuse them as
+ * those of a run. */
+static lk_status check_targets(const lki_trained *t)
+{
+    char             path[LKI_PATH_BYTES];
+    lk_model        *model   = NULL;
+    lk_model_options options = t->options;
+    if (t->adapter == NULL)
+        return LK_OK;
+    options.lora_rank    = 0;
+    options.lora_targets = NULL;
+    LK_TRY(lki_directory_join(path, t->adapter, LKI_PEFT_FILE));
+    LK_TRY(lk_model_build(&model, t->name, &options));
+    lk_status status = lki_peft_check(&t->peft, model, path);
+    lk_model_free(model);
+    return status;
 }
 
 /* Checks the files of the weights, before memory is allocated for them, and opens those of the
@@ -160,17 +163,36 @@ static lk_status check_pretrained(lki_trained *t, lk_weights weights)
     return lki_folder_open(&t->folder, path);
 }
 
-lk_status lki_trained_open(lki_trained *t, const char *path, uint32_t heads, const char *adapter)
+/* Refuses adapters for what is no Hugging Face folder. */
+static lk_status refuse_adapter(const char *path)
+{
+    if (access(path, F_OK) != 0)
+        return lk_fail(LK_EIO, "cannot open '%s', the model that the adapters adapt: %s", path,
+                       strerror(errno));
+    return lk_fail(LK_EINVAL, "`adapter` is for a folder as transformers writes it, and '%s' is "
+                              "none; leave it out, as a run has its own", path);
+}
+
+/* Checks a given tokenizer, if there is one beside the weights. */
+static lk_status check_tokenizer(const char *path, const char *tokenizer)
+{
+    char own[LKI_PATH_BYTES];
+    return tokenizer != NULL && lki_sample_text_find(own, path)
+               ? lki_tokenizer_match(tokenizer, own) : LK_OK;
+}
+
+lk_status lki_trained_open(lki_trained *t, const char *path, uint32_t heads, const char *adapter,
+                           const char *tokenizer)
 {
     struct stat about;
 
     *t = (lki_trained){ .path = path, .adapter = adapter };
-    LK_TRY(is_pretrained(path, &t->pretrained));
+    LK_TRY(lki_is_pretrained(&t->pretrained, path));
     if (t->pretrained)
-        return open_pretrained(t);
+        return open_pretrained(t, tokenizer);
     if (adapter != NULL)
-        return lk_fail(LK_EINVAL, "`adapter` is for a folder as transformers writes it, and '%s' "
-                                  "is none; leave it out, as a run has its own", path);
+        return refuse_adapter(path);
+    LK_TRY(check_tokenizer(path, tokenizer));
     if (stat(path, &about) == 0 && S_ISREG(about.st_mode)) {
         LK_TRY(lk_safetensors_open(&t->file, path));
         return read_shapes(t, heads);
@@ -292,6 +314,7 @@ static lk_status load_base(lki_trained *t, lk_exec *exec)
 lk_status lki_trained_load(lki_trained *t, lk_exec *exec, lk_weights weights, lk_dtype dtype)
 {
     unsigned char *at;
+    LK_TRY(check_targets(t));
     LK_TRY(lk_model_build(&t->model, t->name, &t->options));
     const lk_param *params = lk_model_params(t->model, &t->param_count);
     const lk_state *states = lk_model_states(t->model, &t->state_count);

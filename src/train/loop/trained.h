@@ -37,9 +37,10 @@ typedef struct {
 /* Opens a checkpoint, a directory of checkpoints, a safetensors file, or a Hugging Face folder, and
  * fills in the name and the options; the samples of a folder have all positions of its model.
  * `heads`: 0, or the number of heads of a gpt in a safetensors file.  `adapter`: NULL, or a folder
- * of adapters for a Hugging Face folder.  After a failure the caller must still close it. */
+ * of adapters for a Hugging Face folder.  `tokenizer`: NULL, or one that is given, which must be
+ * that of the model.  After a failure the caller must still close it. */
 LK_NODISCARD lk_status lki_trained_open(lki_trained *trained, const char *path, uint32_t heads,
-                                        const char *adapter);
+                                        const char *adapter, const char *tokenizer);
 
 /* Builds the model of trained->options, which the caller may have changed, and reads its weights or
  * moving means, and its running state.  A gpt may have fewer positions than the file.  With

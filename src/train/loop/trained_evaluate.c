@@ -188,7 +188,7 @@ static lk_status open_evaluation(evaluation *e)
     const char                *tokenizer = o->tokenizer;
     if (o->path == NULL || o->source == NULL)
         return lk_fail(LK_EINVAL, "evaluate: no checkpoint or no data given");
-    LK_TRY(lki_trained_open(&e->trained, o->path, o->heads, o->adapter));
+    LK_TRY(lki_trained_open(&e->trained, o->path, o->heads, o->adapter, o->tokenizer));
     LK_TRY(choose_context(e));
     if (tokenizer == NULL && e->trained.options.tokens && lki_sample_text_find(found, o->path))
         tokenizer = found;

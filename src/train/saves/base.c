@@ -49,7 +49,8 @@ lk_status lki_base_read(const char *folder, lk_exec *exec, const lk_model *model
     lki_folder     *file   = NULL;
     if (access(folder, F_OK) != 0)
         return lk_fail(LK_EIO, "cannot open '%s', the model that the adapters were trained with: "
-                               "%s; put a symbolic link there, or resume with another `init`",
+                               "%s; put a symbolic link there, or give its new path as `init` to "
+                               "lockstep resume or verify",
                        folder, strerror(errno));
     lk_status status = lki_folder_open(&file, folder);
     place(model, memory, values);

@@ -1,8 +1,9 @@
 /* export.c -- a checkpoint as a folder of Hugging Face's transformers, or its adapters as one of
- * PEFT's.
+ * PEFT's; or such a folder again, with other types or shards.
  *
- * The model is built from the recorded options, so names and shapes of all tensors are known before
- * anything is written.  Values are read, converted and written piece by piece.
+ * The model is built from the recorded options or those of the folder, so names and shapes of all
+ * tensors are known before anything is written.  Values are read, converted and written piece by
+ * piece.
  */
 #include "lockstep/train.h"
 
@@ -36,7 +37,8 @@
 typedef struct {
     const lk_export_options *options;
     lk_checkpoint           *checkpoint;
-    char                     run[LKI_PATH_BYTES]; /* the directory of the run */
+    lki_folder              *folder; /* in place of a checkpoint; or NULL */
+    char                     run[LKI_PATH_BYTES]; /* the directory of the run, or the folder */
     char                     draft[LKI_PATH_BYTES];
     const lki_hf_family     *family;
     json_t                  *config; /* config.json, or adapter_config.json */
@@ -175,6 +177,8 @@ static lk_status make_config(exporter *e, const char *model, const lk_model_opti
 static bool has_means(const exporter *e)
 {
     const lk_tensor *tensor;
+    if (e->checkpoint == NULL)
+        return false;
     for (size_t i = 0; (tensor = lk_checkpoint_tensor(e->checkpoint, i)) != NULL; i++) {
         const char *end = strrchr(tensor->name, '.');
         if (end != NULL && strcmp(end, ".ema") == 0)
@@ -193,6 +197,19 @@ static lk_status check_range(const exporter *e, const char *name, size_t first, 
     return LK_OK;
 }
 
+/* Reads a piece of a tensor of the checkpoint. */
+static lk_status read_checkpoint(const exporter *e, const char *name, lk_shape shape, size_t first,
+                                 size_t count)
+{
+    LK_TRY(lk_checkpoint_read(e->checkpoint, e->averaged ? LKI_OPTIMIZER_FILE : LKI_MODEL_FILE,
+                              name, shape, first, count, e->piece));
+    size_t finite = lki_finite_count(e->piece, count);
+    return finite == count ? LK_OK
+                           : lk_fail(LK_EFORMAT, "element %zu of '%s' is %g; weights must be "
+                                                 "finite", first + finite, name,
+                                     (double)e->piece[finite]);
+}
+
 /* Reads a piece of a parameter and converts it.  Implements lk_checkpoint_fetch. */
 static lk_status fetch(void *context, size_t tensor, size_t first, size_t count, void *out)
 {
@@ -200,12 +217,9 @@ static lk_status fetch(void *context, size_t tensor, size_t first, size_t count,
     const lk_param *param = &e->params[tensor];
     char            name[LKI_OPTIMIZER_NAME_MAX];
     (void)snprintf(name, sizeof name, "%s%s", param->name, e->averaged ? ".ema" : "");
-    LK_TRY(lk_checkpoint_read(e->checkpoint, e->averaged ? LKI_OPTIMIZER_FILE : LKI_MODEL_FILE,
-                              name, param->shape, first, count, e->piece));
-    size_t finite = lki_finite_count(e->piece, count);
-    if (finite < count)
-        return lk_fail(LK_EFORMAT, "element %zu of '%s' is %g; weights must be finite",
-                       first + finite, name, (double)e->piece[finite]);
+    LK_TRY(e->folder != NULL
+               ? lki_init_read_part(e->exec, e->folder, e->run, param, first, count, e->piece)
+               : read_checkpoint(e, name, param->shape, first, count));
     LK_TRY(check_range(e, name, first, count));
     lki_convert(e->exec, count, LK_F32, e->piece, e->dtype, out);
     return LK_OK;
@@ -245,7 +259,7 @@ static lk_status put_config(const exporter *e)
     return lki_output_write_json(path, e->config);
 }
 
-/* Copies the small files that the run has kept. */
+/* Copies the small files that the run has kept, or those of the folder. */
 static lk_status put_kept(const exporter *e)
 {
     char    from[LKI_PATH_BYTES], to[LKI_PATH_BYTES];
@@ -311,7 +325,34 @@ static void find_run(exporter *e)
         (void)snprintf(e->run, sizeof e->run, "%s", parent);
 }
 
-static lk_status export_model(exporter *e)
+/* Writes a folder again. */
+static lk_status export_folder(exporter *e)
+{
+    const char      *path = e->options->path, *model = NULL;
+    char             adapters[LKI_PATH_BYTES];
+    lk_model_options options = { .struct_size = sizeof options };
+    if (e->options->weights == LK_WEIGHTS_EMA)
+        return lk_fail(LK_EINVAL, "'%s' is no run: it has no moving means", path);
+    LK_TRY(lki_directory_join(e->run, path, "config.json"));
+    LK_TRY(lki_directory_join(adapters, path, LKI_PEFT_FILE));
+    if (access(e->run, F_OK) != 0 && access(adapters, F_OK) == 0)
+        return lk_fail(LK_EINVAL, "'%s' has adapters as PEFT writes them; give a run, or the "
+                                  "folder of a model", path);
+    (void)snprintf(e->run, sizeof e->run, "%s", path);
+    LK_TRY(lk_folder_model(&model, path));
+    LK_TRY(lk_folder_options(&options, path));
+    options.tokens  = true;
+    options.classes = options.vocabulary;
+    options.input   = (lk_shape){ 1, { options.positions } };
+    LK_TRY(make_config(e, model, &options));
+    LK_TRY(build_model(e, model, &options));
+    LK_TRY(lki_init_check(path, e->model));
+    LK_TRY(lki_folder_open(&e->folder, path));
+    LK_TRY(plan_weights(e));
+    return publish(e);
+}
+
+static lk_status export_run(exporter *e)
 {
     const char       *model = NULL;
     lk_model_options  options;
@@ -342,12 +383,14 @@ lk_status lk_export(const lk_export_options *options, lk_exported *result)
         return lk_fail(LK_EINVAL, "lk_export: `path` and `out` are required");
     if (mine.dtype != 0 && mine.dtype != LK_F32 && mine.dtype != LK_BF16 && mine.dtype != LK_F16)
         return lk_fail(LK_EINVAL, "lk_export: `dtype` is F32, BF16 or F16");
-    exporter *e = NULL;
+    exporter *e      = NULL;
+    bool      folder = false;
+    LK_TRY(lki_is_pretrained(&folder, mine.path));
     LK_TRY(LKI_NEW(&e, 1, "an export"));
     e->options       = &mine;
-    lk_status status = export_model(e);
+    lk_status status = folder ? export_folder(e) : export_run(e);
     if (status == LK_OK && result != NULL) {
-        *result = (lk_exported){ .step       = lk_checkpoint_describe(e->checkpoint)->step,
+        *result = (lk_exported){ .step = folder ? 0 : lk_checkpoint_describe(e->checkpoint)->step,
                                  .parameters = lk_model_param_elements(e->model),
                                  .dtype      = e->dtype };
         (void)snprintf(result->type, sizeof result->type, "%s", e->family->type);
@@ -358,6 +401,7 @@ lk_status lk_export(const lk_export_options *options, lk_exported *result)
     lki_free(e->tensors);
     lk_model_free(e->model);
     json_decref(e->config);
+    lki_folder_free(e->folder);
     lk_checkpoint_free(e->checkpoint);
     lki_free(e);
     return status;

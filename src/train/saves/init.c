@@ -3,6 +3,7 @@
  *
  * Rank 0 reads the values and broadcasts them.  All names, types and shapes are checked before.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,6 +15,35 @@
 #include "models/peft.h"
 #include "tensor/ops.h"
 #include "train/saves/base.h"
+
+/* Sets *out to true if a folder has one of the files. */
+static lk_status has_one(bool *out, const char *folder, const char *const *names)
+{
+    char path[LKI_PATH_BYTES];
+    for (*out = false; !*out && *names != NULL; names++) {
+        LK_TRY(lki_directory_join(path, folder, *names));
+        *out = access(path, F_OK) == 0;
+    }
+    return LK_OK;
+}
+
+lk_status lki_is_pretrained(bool *out, const char *path)
+{
+    static const char *const configs[]  = { "config.json", LKI_PEFT_FILE, NULL };
+    static const char *const weights[]  = { LKI_MODEL_FILE, "model.safetensors.index.json", NULL };
+    static const char *const manifest[] = { LKI_MANIFEST_NAME, NULL };
+    bool                     other      = false; /* a run or a checkpoint */
+    *out = false;
+    if (!lki_is_folder(path))
+        return LK_OK;
+    LK_TRY(lk_checkpoint_exists(path, &other));
+    if (!other)
+        LK_TRY(has_one(out, path, configs));
+    if (other || *out)
+        return LK_OK;
+    LK_TRY(has_one(&other, path, manifest));
+    return other ? LK_OK : has_one(out, path, weights);
+}
 
 /* The prefixes that other programs may write before names: of GPT-2, and of adapters. */
 static const char *const prefixes[] = { "", "transformer.", "base_model.model.",
@@ -69,13 +99,16 @@ static void describe_shape(lk_shape shape, char *text, size_t bytes)
                                (unsigned long long)shape.dims[d]);
 }
 
-/* Returns what to do about a file that does not fit: other words for the tensors of adapters. */
-static const char *advice(const char *param)
+/* Returns what to do about a file or folder that does not fit: other words for the tensors of
+ * adapters. */
+static const char *advice(const char *path, const char *param)
 {
     const bool adapter = strstr(param, ".lora_A.") != NULL || strstr(param, ".lora_B.") != NULL;
     return adapter ? "the adapters were made for another base than that of `init`, or with another "
                      "configuration"
-                   : "set the model's options as the file was made";
+           : lki_is_folder(path) ? "config.json and the weights of the folder are of two models; "
+                                   "copy both from one"
+                                 : "set the model's options as the file was made";
 }
 
 static lk_status init_tensor(const lk_tensor **out, const lki_folder *file, const char *path,
@@ -85,16 +118,17 @@ static lk_status init_tensor(const lk_tensor **out, const lki_folder *file, cons
     *out = find_param(file, param->name);
     if (*out == NULL && strcmp(param->name, "lm_head.weight") == 0)
         return lk_fail(LK_EFORMAT, "'%s' has no tensor 'lm_head.weight', so its head is the "
-                                   "embedding, but this model's is not (`tie`)", path);
+                                   "embedding, but this model's is not (%s)", path,
+                       lki_is_folder(path) ? "tie_word_embeddings in config.json" : "`tie`");
     if (*out == NULL)
         return lk_fail(LK_EFORMAT, "'%s' has no tensor '%s': it is not a file of this model; %s",
-                       path, param->name, advice(param->name));
+                       path, param->name, advice(path, param->name));
     if (!fits(param, *out, path)) {
         describe_shape((*out)->shape, theirs, sizeof theirs);
         describe_shape(param->shape, ours, sizeof ours);
         return lk_fail(LK_EFORMAT,
                        "'%s': tensor '%s' is %s, but this model's is %s; %s",
-                       path, param->name, theirs, ours, advice(param->name));
+                       path, param->name, theirs, ours, advice(path, param->name));
     }
     if ((*out)->dtype != LK_F32 && (*out)->dtype != LK_F16 && (*out)->dtype != LK_BF16)
         return lk_fail(LK_EUNSUPPORTED, "'%s': tensor '%s' is %s; F32, F16 and BF16 can be read",
@@ -165,7 +199,8 @@ static lk_status check_nothing_left(const lki_folder *file, const char *path, co
         else if (!used && !is_buffer(name))
             return lk_fail(LK_EFORMAT,
                            "'%s' has a tensor '%s' for which this model has no place: it is "
-                           "another model's; %s", path, tensor->name, advice(c->params[0].name));
+                           "another model's; %s", path, tensor->name,
+                           advice(path, c->params[0].name));
     }
     return LK_OK;
 }
@@ -201,9 +236,23 @@ static lk_status check_file(const char *path, const contents *c)
     return status;
 }
 
+/* Fails because there is no such file or folder.  The message has the whole path, as verify has
+ * changed to the directory in which the run was started. */
+static lk_status refuse_missing(const char *path)
+{
+    const int  why = errno;
+    char       here[LKI_PATH_BYTES];
+    const bool relative = *path != '/' && getcwd(here, sizeof here) != NULL;
+    return lk_fail(LK_EIO, "cannot open '%s%s%s', the weights that the run begins with: %s; if "
+                           "they have moved, give their new path as `init`",
+                   relative ? here : "", relative ? "/" : "", path, strerror(why));
+}
+
 lk_status lki_init_check(const char *path, const lk_model *model)
 {
     contents c;
+    if (access(path, F_OK) != 0)
+        return refuse_missing(path);
     c.params = lk_model_frozen(model, &c.count);
     if (c.count == 0)
         c.params = lk_model_params(model, &c.count);
@@ -211,18 +260,24 @@ lk_status lki_init_check(const char *path, const lk_model *model)
     return check_file(path, &c);
 }
 
-lk_status lki_init_read(lk_exec *exec, const lki_folder *file, const char *path,
-                        const lk_param *param, float *values)
+lk_status lki_init_read_part(lk_exec *exec, const lki_folder *file, const char *path,
+                             const lk_param *param, size_t first, size_t count, float *values)
 {
-    const size_t     count = lk_shape_count(param->shape);
     const lk_tensor *tensor;
     LK_TRY(init_tensor(&tensor, file, path, param));
-    lki_convert(exec, count, tensor->dtype, tensor->data, LK_F32, values);
+    const uint8_t *from = (const uint8_t *)tensor->data + first * lk_dtype_bytes(tensor->dtype);
+    lki_convert(exec, count, tensor->dtype, from, LK_F32, values);
     size_t finite = lki_finite_count(values, count);
     if (finite < count)
         return lk_fail(LK_EFORMAT, "'%s': element %zu of tensor '%s' is %g; weights must be finite",
-                       path, finite, tensor->name, (double)values[finite]);
+                       path, first + finite, tensor->name, (double)values[finite]);
     return LK_OK;
+}
+
+lk_status lki_init_read(lk_exec *exec, const lki_folder *file, const char *path,
+                        const lk_param *param, float *values)
+{
+    return lki_init_read_part(exec, file, path, param, 0, lk_shape_count(param->shape), values);
 }
 
 /* Reads initial values on the rank that has the file, and shares them.  The caller frees
@@ -288,6 +343,21 @@ lk_status lki_init_load(lki_session *session)
 
 /* ---- Adapters ------------------------------------------------------------------------------ */
 
+/* Fails if a folder has its adapters in PyTorch's format only. */
+static lk_status refuse_pickled(const char *folder)
+{
+    char path[LKI_PATH_BYTES];
+    LK_TRY(lki_directory_join(path, folder, LKI_PEFT_WEIGHTS));
+    if (access(path, F_OK) == 0)
+        return LK_OK;
+    LK_TRY(lki_directory_join(path, folder, "adapter_model.bin"));
+    if (access(path, F_OK) != 0)
+        return LK_OK;
+    return lk_fail(LK_EUNSUPPORTED, "'%s' has adapter_model.bin, but only safetensors is read: "
+                                    "load it with PEFT and save it again (save_pretrained), which "
+                                    "writes " LKI_PEFT_WEIGHTS, folder);
+}
+
 lk_status lki_adapter_check(const char *folder, const lk_model *model)
 {
     contents c = { .states = NULL };
@@ -297,6 +367,7 @@ lk_status lki_adapter_check(const char *folder, const lk_model *model)
     LK_TRY(lki_directory_join(path, folder, LKI_PEFT_FILE));
     LK_TRY(lki_peft_read_file(&peft, path));
     LK_TRY(lki_peft_compare(&peft, model, path));
+    LK_TRY(refuse_pickled(folder));
     LK_TRY(lki_directory_join(path, folder, LKI_PEFT_WEIGHTS));
     return check_file(path, &c);
 }

@@ -78,6 +78,14 @@ bool lki_init_fits(const char *name, lk_shape shape, lk_shape file);
  * messages. */
 LK_NODISCARD lk_status lki_init_read(lk_exec *exec, const lki_folder *file, const char *path,
                                      const lk_param *param, float *values);
+/* Reads `count` elements from `first` on in the same way. */
+LK_NODISCARD lk_status lki_init_read_part(lk_exec *exec, const lki_folder *file, const char *path,
+                                          const lk_param *param, size_t first, size_t count,
+                                          float *values);
+/* Sets *out to true if the path is that of a folder with the configuration of a model or of
+ * adapters and without checkpoints, or of one with weights that is no checkpoint.  The directory of
+ * a run may have a configuration, too. */
+LK_NODISCARD lk_status lki_is_pretrained(bool *out, const char *path);
 /* Loads the weights of config.init or, with adapters, of config.adapter.  Collective. */
 LK_NODISCARD lk_status lki_init_load(lki_session *session);
 /* Completes rank and alpha of adapters from the folder config.adapter.  LK_EINVAL if they differ

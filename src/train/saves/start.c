@@ -39,6 +39,39 @@ static lk_status make_directory(const char *path, bool *made)
     return lki_directory_sync(dirname(parent));
 }
 
+/* Lists steps in ascending order, such as "2, 4, 6"; of many only the newest. */
+static void list_steps(const uint64_t *steps, size_t count, char *text, size_t bytes)
+{
+    enum { MOST = 12 };
+    size_t used = 0;
+    text[0]     = '\0';
+    for (size_t i = lki_min(count, MOST); i-- > 0 && used < bytes;)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%llu",
+                                 used > 0 ? ", " : count > MOST ? "..., " : "",
+                                 (unsigned long long)steps[i]);
+}
+
+/* Fails if there is no checkpoint of the step to resume from, and says of which there are. */
+static lk_status check_step(const lk_train_config *config)
+{
+    uint64_t *steps = NULL;
+    size_t    count = 0;
+    char      text[320];
+    bool      there = config->checkpoint.resume_step < 0;
+    if (there)
+        return LK_OK;
+    LK_TRY(lki_steps_list(&steps, &count, config->checkpoint.folder));
+    for (size_t i = 0; i < count; i++)
+        there = there || steps[i] == (uint64_t)config->checkpoint.resume_step;
+    list_steps(steps, count, text, sizeof text);
+    lki_free(steps);
+    if (there)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "there is no checkpoint of step %lld in '%s': it has those of the "
+                   "steps %s; give one of them, or `resume` without a step for the newest",
+                   (long long)config->checkpoint.resume_step, config->checkpoint.folder, text);
+}
+
 lk_status lki_checkpoint_check(const lk_train_config *config)
 {
     bool exists = false;
@@ -59,7 +92,7 @@ lk_status lki_checkpoint_check(const lk_train_config *config)
                        "there is no checkpoint in '%s' to resume from: the run has not reached its "
                        "first one; start it again by its first command and `resume`=auto",
                        config->checkpoint.folder);
-    return LK_OK;
+    return exists && config->checkpoint.resume ? check_step(config) : LK_OK;
 }
 
 /* Creates the directory, locks it, and checks again, since the previous run may have saved since

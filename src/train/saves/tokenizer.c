@@ -18,18 +18,19 @@ static lk_status write_file(const char *folder, const char *name, const void *da
     return lki_file_replace(path, data, bytes);
 }
 
-/* Compares with the tokenizer that the run has had. */
-static lk_status compare(const char *path, const lki_map *content, const char *given)
+/* Compares the bytes of two files. */
+static lk_status compare(bool *same, const char *one, const char *other)
 {
-    lki_map old;
-    LK_TRY(lki_map_open(&old, path));
-    bool same = old.bytes == content->bytes && memcmp(old.data, content->data, old.bytes) == 0;
-    lki_map_close(&old);
-    if (same)
-        return LK_OK;
-    return lk_fail(LK_EINVAL, "the run was made with the tokenizer '%s', from which "
-                              "`data.tokenizer` '%s' differs; resume with the same one, or start "
-                              "a new run in another directory", path, given);
+    lki_map first, second;
+    LK_TRY(lki_map_open(&first, one));
+    lk_status status = lki_map_open(&second, other);
+    if (status == LK_OK) {
+        *same = first.bytes == second.bytes &&
+                memcmp(first.data, second.data, first.bytes) == 0;
+        lki_map_close(&second);
+    }
+    lki_map_close(&first);
+    return status;
 }
 
 const char *const lki_kept_names[] = {
@@ -57,17 +58,29 @@ static lk_status keep_folder(const char *from, const char *to)
 
 lk_status lki_tokenizer_check(const lk_train_config *config)
 {
-    char    path[LKI_PATH_BYTES];
-    lki_map content;
+    char path[LKI_PATH_BYTES];
+    bool same = true;
     if (config->data.tokenizer == NULL)
         return LK_OK;
     LK_TRY(lki_directory_join(path, config->checkpoint.folder, "tokenizer.json"));
     if (access(path, F_OK) != 0)
         return LK_OK;
-    LK_TRY(lki_map_open(&content, config->data.tokenizer));
-    lk_status status = compare(path, &content, config->data.tokenizer);
-    lki_map_close(&content);
-    return status;
+    LK_TRY(compare(&same, path, config->data.tokenizer));
+    return same ? LK_OK
+                : lk_fail(LK_EINVAL, "the run was made with the tokenizer '%s', from which "
+                                     "`data.tokenizer` '%s' differs; resume with the same one, or "
+                                     "start a new run in another directory", path,
+                          config->data.tokenizer);
+}
+
+lk_status lki_tokenizer_match(const char *given, const char *own)
+{
+    bool same = true;
+    if (access(own, F_OK) != 0)
+        return LK_OK;
+    LK_TRY(compare(&same, given, own));
+    return same ? LK_OK : lk_fail(LK_EINVAL, "`data.tokenizer` '%s' differs from '%s', the "
+                                             "tokenizer of the model; leave it out", given, own);
 }
 
 /* Describes the tokenizer to Hugging Face's transformers.  Without this file they take a class by

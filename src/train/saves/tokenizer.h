@@ -14,7 +14,11 @@ LK_NODISCARD lk_status lki_tokenizer_keep(const lk_train_config *config);
  * exist.  Returns LK_EINVAL if they differ. */
 LK_NODISCARD lk_status lki_tokenizer_check(const lk_train_config *config);
 
-/* The names of these files, ending with NULL. */
+/* Compares the tokenizer `given` with that of a model, `own`, if that file exists.  Returns
+ * LK_EINVAL if they differ. */
+LK_NODISCARD lk_status lki_tokenizer_match(const char *given, const char *own);
+
+/* The names of the files that are kept of a folder, ending with NULL. */
 extern const char *const lki_kept_names[];
 
 #endif

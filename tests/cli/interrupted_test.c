@@ -1,0 +1,184 @@
+/* interrupted_test.c -- signals to `lockstep verify FILE`, which runs replays in other processes.
+ *
+ * Method: the test stops a worker of a replay by SIGSTOP, so the replay cannot end by itself, and
+ *         then sends a signal to the command.  A replay that ends before it is stopped is started
+ *         again, so nothing depends on who is faster.
+ */
+#include "cli/command.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <time.h>
+
+#define LOCKSTEP LK_TEST_COMMAND " "
+
+enum { TRIES = 200 };
+
+static int make(void **state)
+{
+    static command_result r;
+    int                   failed = make_folder(state);
+    run_shell(&r, *state, "seq 300 >book.txt && mkdir temporary && " LOCKSTEP
+              "train gpt --layers 1 --heads 1 --width 8 --context 8 --global-batch 8 "
+              "--virtual-workers 2 --lr 0.01 --workers 2 --quiet --data book.txt --steps 40 "
+              "--checkpoint run --log run.jsonl && " LOCKSTEP "attest run");
+    return failed != 0 || r.status != 0;
+}
+
+/* Starts `lockstep verify FILE` as a shell on a terminal would. */
+static pid_t start(const char *folder)
+{
+    pid_t pid = fork();
+    if (pid != 0)
+        return pid;
+    (void)signal(SIGINT, SIG_DFL);
+    if (chdir(folder) == 0 && setenv("TMPDIR", "temporary", 1) == 0 &&
+        freopen("out", "w", stdout) != NULL && freopen("err", "w", stderr) != NULL)
+        (void)execl(LK_TEST_COMMAND, LK_TEST_COMMAND, "verify", "run.attest.json", (char *)NULL);
+    _exit(99);
+}
+
+/* Returns a child of a process, or 0. */
+static pid_t child_of(pid_t pid)
+{
+    char  path[64];
+    int   child = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return 0;
+    if (fscanf(file, "%d", &child) != 1)
+        child = 0;
+    (void)fclose(file);
+    return child;
+}
+
+/* Returns the state of a process as ps shows it, or 0 if there is none. */
+static char state_of(pid_t pid)
+{
+    char  path[64], state = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return 0;
+    if (fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+        state = 0;
+    (void)fclose(file);
+    return state;
+}
+
+/* Returns true if a process is a worker that has joined its job, which gives it another name. */
+static bool is_worker(pid_t pid)
+{
+    char  path[64], name[32] = "";
+    (void)snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    FILE *file = pid > 0 ? fopen(path, "re") : NULL;
+    if (file == NULL)
+        return false;
+    const bool read = fgets(name, sizeof name, file) != NULL;
+    (void)fclose(file);
+    return read && strncmp(name, "lockstep:", 9) == 0;
+}
+
+static bool is_over(pid_t pid)
+{
+    const char state = state_of(pid);
+    return state == 0 || state == 'Z' || state == 'X';
+}
+
+/* A command with the processes of its replay, of which the worker is stopped. */
+typedef struct {
+    pid_t verify, train, worker;
+} job;
+
+/* Stops a worker of the replay.  Returns false if the command has ended before. */
+static bool stop_worker(job *j)
+{
+    while (waitpid(j->verify, NULL, WNOHANG) == 0) {
+        j->train  = child_of(j->verify);
+        j->worker = j->train > 0 ? child_of(j->train) : 0;
+        if (!is_worker(j->worker) || kill(j->worker, SIGSTOP) != 0)
+            continue;
+        while (!is_over(j->worker) && state_of(j->worker) != 'T')
+            continue;
+        if (state_of(j->worker) == 'T')
+            return true;
+    }
+    return false;
+}
+
+static job begin(const char *folder)
+{
+    for (int i = 0; i < TRIES; i++) {
+        job j = { .verify = start(folder) };
+        if (stop_worker(&j))
+            return j;
+    }
+    fail_msg("no worker of a replay was found in %d tries", TRIES);
+    return (job){ 0 };
+}
+
+/* Waits until a process is over, which the kernel may end later than its parent. */
+static void wait_for_end(pid_t pid)
+{
+    const struct timespec moment = { .tv_nsec = 10000000 };
+    for (int i = 0; i < 6000 && !is_over(pid); i++)
+        (void)nanosleep(&moment, NULL);
+    const bool over = is_over(pid);
+    if (!over)
+        (void)kill(pid, SIGKILL);
+    assert_true(over);
+}
+
+static size_t count_temporary(const char *folder)
+{
+    char           path[64];
+    size_t         count = 0;
+    struct dirent *entry;
+    (void)snprintf(path, sizeof path, "%s/temporary", folder);
+    DIR *directory = opendir(path);
+    assert_non_null(directory);
+    while ((entry = readdir(directory)) != NULL)
+        count += entry->d_name[0] != '.';
+    (void)closedir(directory);
+    return count;
+}
+
+/* Sends a signal, of which the command must end, and with it all its processes. */
+static void end_by(const char *folder, int number)
+{
+    int status;
+    job j = begin(folder);
+    assert_int_equal(kill(j.verify, number), 0);
+    assert_int_equal(waitpid(j.verify, &status, 0), j.verify);
+    wait_for_end(j.train);
+    wait_for_end(j.worker);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != number)
+        fail_msg("signal %d: status %x", number, (unsigned)status);
+}
+
+static void signals_end_the_replay_and_remove_its_folder(void **state)
+{
+    static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        end_by(*state, numbers[i]);
+        assert_int_equal(count_temporary(*state), 0);
+    }
+}
+
+/* Nobody can remove the folder then. */
+static void replays_do_not_outlive_a_killed_command(void **state)
+{
+    end_by(*state, SIGKILL);
+    assert_int_equal(count_temporary(*state), 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(signals_end_the_replay_and_remove_its_folder),
+        cmocka_unit_test(replays_do_not_outlive_a_killed_command),
+    };
+    return cmocka_run_group_tests(tests, make, remove_folder);
+}
