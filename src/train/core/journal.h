@@ -5,7 +5,7 @@
 #include <jansson.h>
 
 #include "base/status.h"
-#include "train/core/log_check.h"
+#include "train/core/log_owner.h"
 #include "train/core/step_record.h"
 
 enum { LKI_LOG_DIGITS = 9 }; /* of numbers in lines other than those of steps */

@@ -241,7 +241,7 @@ static lk_status check_events(const lki_log_run *run)
 
 lk_status lki_outputs_check_unused(const lki_log_run *run)
 {
-    LK_TRY(lki_log_check_free(run));
+    LK_TRY(lki_log_check_unlocked(run));
     LK_TRY(lki_log_check_steps(run));
     return run->config->outputs.tensorboard != NULL ? check_events(run) : LK_OK;
 }

@@ -1,4 +1,4 @@
-/* log_check.c -- recognises the log of a run by its contents.
+/* log_owner.c -- recognises the log of a run by its contents.
  *
  * A new run writes to no log that has steps.  A resumed run cuts its log back to the step of its
  * checkpoint, so the log must be its own.  Paths do not tell, because a run may be moved together
@@ -7,7 +7,7 @@
  * resumed, or if there is no checkpoint yet, its first line tells, which has the configuration.
  * Two runs with the same configuration and data have the same losses, and are the same run here.
  */
-#include "train/core/log_check.h"
+#include "train/core/log_owner.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -230,7 +230,7 @@ lk_status lki_log_in_use(const lki_log_run *run)
                            "give this one another file", who, path);
 }
 
-lk_status lki_log_check_free(const lki_log_run *run)
+lk_status lki_log_check_unlocked(const lki_log_run *run)
 {
     const char *path = run->config->log;
     return path != NULL && lki_is_file(path) && lki_file_is_locked(path) ? lki_log_in_use(run)

@@ -1,7 +1,7 @@
-/* train/core/log_check.h -- decides whether a run may write to a log, or to a directory of event
- * files, that is there already.  See log_check.c. */
-#ifndef LKI_TRAIN_LOG_CHECK_H
-#define LKI_TRAIN_LOG_CHECK_H
+/* train/core/log_owner.h -- decides whether a run may write to a log, or to a directory of event
+ * files, that is there already.  See log_owner.c. */
+#ifndef LKI_TRAIN_LOG_OWNER_H
+#define LKI_TRAIN_LOG_OWNER_H
 
 #include "base/file.h"
 #include "lockstep/data.h"
@@ -17,9 +17,9 @@ typedef struct {
 
 /* Fails with LK_EIO if another process is writing the log.  The message names that process, and
  * says whether it computes the same run. */
-LK_NODISCARD lk_status lki_log_check_free(const lki_log_run *run);
+LK_NODISCARD lk_status lki_log_check_unlocked(const lki_log_run *run);
 
-/* Makes the error of lki_log_check_free(), for a log whose lock another process holds. */
+/* Makes the error of lki_log_check_unlocked(), for a log whose lock another process holds. */
 LK_NODISCARD lk_status lki_log_in_use(const lki_log_run *run);
 
 /* Fails with LK_EINVAL if the log has steps, unless the run is resumed and they are its own. */
