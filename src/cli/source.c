@@ -264,7 +264,7 @@ static bool may_have_data(const char *path, lki_message *error)
                                            "adapter_model.safetensors", "pytorch_model.bin",
                                            "adapter_model.bin" };
     bool                     run = false;
-    if (lki_record_exists(path) || (lk_checkpoint_exists(path, &run) == LK_OK && run))
+    if (has_file(path, LKI_RECORD_NAME) || (lk_checkpoint_exists(path, &run) == LK_OK && run))
         return lki_refuse(error, "is the directory of a run, not data; give data, such as those of "
                                  "the run, or write text:DIR to read its files as texts");
     for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++)
