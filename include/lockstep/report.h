@@ -74,21 +74,31 @@ LK_API LK_NODISCARD lk_status lk_run_file(char *out, size_t bytes, const char *r
 
 #define LK_NO_WORKER UINT32_MAX
 
-/* A value of a log that a replay has not repeated.  The texts are JSON, without the quotes of
- * strings.  `config` is reported if its texts differ at all; lk_train_compare() says whether that
- * matters. */
+/* A value of a log that a replay has not repeated, or that the log lacks.  The texts are JSON,
+ * without the quotes of strings.  `config` is reported if its texts differ at all;
+ * lk_train_compare() says whether that matters. */
 typedef struct {
-    uint64_t    line, step;       /* number of the line, from 1; its step */
+    uint64_t    line, step;       /* number of the line, from 1; its step.  0: the log has no line
+                                   * of the step (`loss`), or no first line before it (`config`) */
     bool        governs;          /* a first line, of steps that were replayed */
+    bool        resumed;          /* the run was resumed after these steps, and the replay has
+                                   * another exactness id, so data and options may have changed */
     const char *key;              /* as in the log */
-    const char *logged, *replayed;
+    const char *logged, *replayed; /* logged: NULL = the line has no such key */
     uint32_t    virtual_worker;   /* whose loss it is; LK_NO_WORKER: of the whole batch, or no
                                    * loss */
 } lk_log_difference;
 
-/* Receives a difference.  The strings are valid during the call.  Returns false if it does not
- * count. */
-typedef bool (*lk_log_difference_hook)(void *context, const lk_log_difference *difference);
+/* The meaning of a difference. */
+typedef enum {
+    LK_LOG_DIFFERS,    /* a value is not that of the replay */
+    LK_LOG_SAME,       /* the values mean the same */
+    LK_LOG_OTHER_BITS, /* the run has changed since, so these steps cannot be compared */
+} lk_log_finding;
+
+/* Receives a difference.  The strings are valid during the call. */
+typedef lk_log_finding (*lk_log_difference_hook)(void                    *context,
+                                                 const lk_log_difference *difference);
 
 /* The extent of a comparison. */
 typedef struct {
@@ -96,6 +106,9 @@ typedef struct {
     uint64_t headers;             /* first lines, with exactness id and data */
     uint64_t first, last, losses; /* the steps with losses, and their number */
     uint64_t evaluations;
+    uint64_t left_out;       /* values that depend on an option which the run has changed since:
+                              * evaluations (eval_weights) and the noise scale (noise_scale) */
+    uint64_t other_from;     /* first step that was not compared, LK_LOG_OTHER_BITS; 0: none */
     bool     virtual_losses; /* losses of virtual workers in the last step */
     bool     hashes;         /* those of the last line of a run */
 } lk_log_compared;
@@ -104,18 +117,25 @@ typedef struct {
 typedef struct lk_log_check lk_log_check;
 
 /* Reads a log for a replay up to step `step`.  Returns LK_EIO if it cannot be read; LK_EFORMAT,
- * with the number of the line, if a line is no JSON object, has a key twice, or has no usable
- * step. */
+ * with the number of the line, if a line is no JSON object, has a key twice, has no usable step, or
+ * has a step that stands twice or after a later one. */
 LK_API LK_NODISCARD lk_status lk_log_check_open(lk_log_check **out, const char *log,
                                                 uint64_t step);
 LK_API void                   lk_log_check_free(lk_log_check *check);
 /* Returns true if the log has the loss of the last step of the replay. */
 LK_API bool lk_log_check_has_step(const lk_log_check *check);
+/* Returns true if the log has lines of this step or of later ones. */
+LK_API bool lk_log_check_reaches(const lk_log_check *check);
+/* Returns the content hash of the data of the last step of the replay, if the run has made other
+ * steps with other data; else NULL. */
+LK_API const char *lk_log_check_data(const lk_log_check *check);
 /* Returns true if the log has an evaluation after a step. */
 LK_API bool lk_log_check_evaluates(const lk_log_check *check, uint64_t step);
-/* Compares the log with that of a replay from step `from` (lk_replay.log): each value that both
- * have of the steps after `from`, and of first lines.  Times and other values that depend on the
- * machine are not compared.  Returns an error if a log cannot be read. */
+/* Compares the log with that of a replay from step `from` (lk_replay.log): each value of the steps
+ * after `from`, and of first lines.  A value that the log of a run always has may not be missing,
+ * nor a step before the last one of the log.  Each step is governed by the newest first line before
+ * it.  Times and other values that depend on the machine are not compared.  Returns an error if a
+ * log cannot be read. */
 LK_API LK_NODISCARD lk_status lk_log_check_compare(const lk_log_check *check, const char *replay,
                                                    uint64_t from, lk_log_difference_hook hook,
                                                    void *context, lk_log_compared *out);

@@ -307,6 +307,9 @@ typedef struct {
      * the first line, the steps that all virtual workers have computed, evaluations and, if
      * `whole`, a last line with the hashes after the step. */
     const char *log;
+    /* (optional) The content hash of the data with which the run has made the step, if it has made
+     * others with other data.  It must be that of `data.source`; checkpoints may have others. */
+    const char *data;
 
     /* Results. */
     uint64_t from;         /* step of the checkpoint where the replay started */

@@ -68,7 +68,7 @@ static bool print_verdict(verify_options *o, const lk_replay *r)
     if (lk_train_label(&o->train.config, label, sizeof label) <= LK_LABEL_INVARIANT)
         return lki_verdict_print(&o->verdict, r);
     printf("not compared: the run is %s\n", label);
-    return true;
+    return false;
 }
 
 static int verify(verify_options *o)
@@ -251,11 +251,11 @@ const lki_command lki_command_verify = {
         "are the same on every machine, and each block with a gradient that is not finite, from\n"
         "the last block to the first (the status is then 3).  Compares all values in the log of\n"
         "the run (or --log FILE) that can be computed again, and the weights with the checkpoint\n"
-        "of step S, if they are there; the last line is `equal`, `not equal` with the status 1,\n"
-        "or `not compared` if neither has step S or nobody could repeat the run.  RUN is the\n"
-        "--checkpoint directory of the run, which has its options.  Otherwise give MODEL and the\n"
-        "options of the run; options that cannot change the result are ignored.  Nothing is\n"
-        "written, and the run may still be active.\n"
+        "of step S, if they are there; the last line is `equal`, or, with the status 1, `not\n"
+        "equal`, or `not compared` if the log or else the checkpoint does not have step S, or\n"
+        "nobody could repeat the run.  RUN is the --checkpoint directory of the run, which has\n"
+        "its options.  Otherwise give MODEL and the options of the run; options that cannot\n"
+        "change the result are ignored.  Nothing is written, and the run may still be active.\n"
         "\n"
         "With FILE, a statement of `lockstep attest`, it verifies the statement and replays K\n"
         "segments of the run; `lockstep verify FILE --help` has the options.",

@@ -61,9 +61,10 @@ void lki_verdict_open(lki_verdict *v, const char *run, const char *log, bool is_
     open_log(v, run, log, is_named, replay->step);
     if (run != NULL)
         find_weights(v, run, replay->step);
-    replay->whole = v->weights[0] != '\0' || (v->log != NULL && lk_log_check_has_step(v->log));
+    replay->whole = v->weights[0] != '\0' || (v->log != NULL && lk_log_check_reaches(v->log));
     if (v->log == NULL)
         return;
+    replay->data = lk_log_check_data(v->log);
     v->replayed = memfd_create("lockstep-replay", MFD_CLOEXEC);
     (void)snprintf(v->path, sizeof v->path, "/proc/self/fd/%d", v->replayed);
     replay->log = v->path;
@@ -108,26 +109,72 @@ static void print_value(const lk_log_difference *d)
     printf(" (line %" PRIu64 " of the log)\n", d->line);
 }
 
-/* Prints a difference, of many only the first ones.  Configurations differ only if a run of one
- * could not continue one of the other. */
-static bool print_difference(void *context, const lk_log_difference *d)
+/* Prints what the log lacks. */
+static void print_missing(const lk_log_difference *d)
 {
-    lki_verdict *v = context;
-    char         words[LKI_WORDS_BYTES];
-    const bool   is_config = strcmp(d->key, "config") == 0;
-    if (is_config && lk_train_compare(d->logged, d->replayed, d->governs) == LK_OK)
-        return false;
-    if (++v->printed > PRINTED_MOST)
-        return true;
-    if (!is_config) {
-        print_value(d);
-        return true;
+    if (d->line > 0)
+        printf("not equal: line %" PRIu64 " of the log, of step %" PRIu64 ", has no %s\n", d->line,
+               d->step, d->key);
+    else if (strcmp(d->key, "config") == 0)
+        printf("not equal: the log has no first line, with the configuration, before step %" PRIu64
+               "\n", d->step);
+    else
+        printf("not equal: the log has no line with the loss of step %" PRIu64 "\n", d->step);
+}
+
+/* Says which option of the run was another one, and has changed since. */
+static void print_changed(const lk_log_difference *d)
+{
+    char words[LKI_WORDS_BYTES];
+    printf("not compared: steps after line %" PRIu64 " of the log: ", d->line);
+    if (strcmp(d->key, "data") == 0) {
+        printf("the run was continued with other data, with which the replay was made; give --data "
+               "as it was, with the hash ");
+        print_text(d->logged);
+        printf("\n");
+        return;
     }
     lki_words(words, sizeof words, lk_error_last()->message);
-    printf("not equal: the configuration in line %" PRIu64 " of the log: ", d->line);
     lki_print_safely(words);
-    printf(", which the replay has\n");
-    return true;
+    printf(", with which the run was continued and the replay was made; give the first one\n");
+}
+
+/* Finds out what a difference of configurations means.  They differ only if a run of one could not
+ * continue one of the other, or if replayed steps have other bits. */
+static lk_log_finding compare_config(const lk_log_difference *d)
+{
+    if (lk_train_compare(d->logged, d->replayed, false) != LK_OK)
+        return LK_LOG_DIFFERS;
+    if (!d->governs || lk_train_compare(d->logged, d->replayed, true) == LK_OK)
+        return LK_LOG_SAME;
+    return d->resumed ? LK_LOG_OTHER_BITS : LK_LOG_DIFFERS;
+}
+
+/* Prints a difference, of many only the first ones. */
+static lk_log_finding print_difference(void *context, const lk_log_difference *d)
+{
+    lki_verdict   *v = context;
+    char           words[LKI_WORDS_BYTES];
+    const bool     is_config = d->logged != NULL && strcmp(d->key, "config") == 0;
+    lk_log_finding finding   = is_config ? compare_config(d) : LK_LOG_DIFFERS;
+    if (!is_config && d->resumed && strcmp(d->key, "data") == 0)
+        finding = LK_LOG_OTHER_BITS;
+    if (finding == LK_LOG_OTHER_BITS && !v->changed)
+        print_changed(d);
+    v->changed = v->changed || finding == LK_LOG_OTHER_BITS;
+    if (finding != LK_LOG_DIFFERS || ++v->printed > PRINTED_MOST)
+        return finding;
+    if (d->logged == NULL) {
+        print_missing(d);
+    } else if (!is_config) {
+        print_value(d);
+    } else {
+        lki_words(words, sizeof words, lk_error_last()->message);
+        printf("not equal: the configuration in line %" PRIu64 " of the log: ", d->line);
+        lki_print_safely(words);
+        printf(", which the replay has\n");
+    }
+    return finding;
 }
 
 static void print_equal(const lk_log_compared *c)
@@ -146,6 +193,10 @@ static void print_equal(const lk_log_compared *c)
         printf("log: equal loss of this virtual worker\n");
     if (c->hashes)
         printf("log: equal hashes at its end\n");
+    if (c->left_out > 0)
+        printf("log: not compared: %" PRIu64 " value%s of evaluations or of the noise scale, whose "
+               "--eval-weights or --noise-scale the run has changed since\n", c->left_out,
+               c->left_out == 1 ? "" : "s");
 }
 
 /* Compares the log.  Returns false if it differs or cannot be compared; *any becomes true if the
@@ -163,7 +214,7 @@ static bool print_log(lki_verdict *v, const lk_replay *r, bool *any)
         lki_print_error("verify");
         return false;
     }
-    *any = *any || compared.last == r->step || compared.hashes;
+    *any = compared.last == r->step || compared.hashes;
     if (compared.differences > PRINTED_MOST)
         printf("not equal: %" PRIu64 " more values of the log\n",
                compared.differences - PRINTED_MOST);
@@ -181,9 +232,9 @@ static bool print_weights(const lki_verdict *v, const lk_replay *r, bool *any)
     if (v->unread[0] != '\0')
         printf("not equal: the checkpoint of step %" PRIu64 " cannot be read: %s\n", r->step,
                v->unread);
-    if (v->weights[0] == '\0' || r->weights[0] == '\0')
+    if (v->weights[0] == '\0' || r->weights[0] == '\0' || v->changed)
         return v->unread[0] == '\0';
-    *any = true;
+    *any = *any || v->log == NULL;
     if (strcmp(v->weights, r->weights) == 0) {
         printf("checkpoint of step %" PRIu64 ": equal weights\n", r->step);
         return true;
@@ -199,10 +250,14 @@ bool lki_verdict_print(lki_verdict *v, const lk_replay *r)
     good = print_weights(v, r, &any) && good;
     if (!good)
         printf("not equal\n");
+    else if (v->changed)
+        printf("not compared: the run has changed since in what decides its bits\n");
     else if (any)
         printf("equal\n");
+    else if (v->log != NULL)
+        printf("not compared: the log of the run has no loss of step %" PRIu64 "\n", r->step);
     else
         printf("not compared: the run has no log with a loss of step %" PRIu64 ", and no "
                "checkpoint of it\n", r->step);
-    return good;
+    return good && any && !v->changed;
 }

@@ -16,6 +16,7 @@ typedef struct {
     int           replayed;     /* descriptor of the log of the replay; -1: none */
     char          path[32];     /* its path */
     uint64_t      printed;      /* differences that were printed */
+    bool          changed;      /* the run has changed its bits since */
 } lki_verdict;
 
 /* Finds the log: `log` if it `is_named`, or else that of the run in the directory `run` (or NULL),

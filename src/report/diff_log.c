@@ -18,7 +18,8 @@ bool lki_is_result(const char *column)
     static const char *const endings[] = { "_ms", "_s", "_seconds", "_time" };
     static const char *const names[]   = { "time",  "seconds",      "checkpoint", "audited",
                                            "moved", "duplicated",   "hits_per_s", "workers",
-                                           "hosts", "message_bytes", "late" };
+                                           "hosts", "message_bytes", "late",
+                                           "grad_algorithm" };
     size_t                   length    = strlen(column);
     if (strncmp(column, "rank_ms[", 8) == 0)
         return false;

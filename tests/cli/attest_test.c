@@ -30,7 +30,8 @@ static int make(void **state)
     static command_result r;
     int                   failed = make_folder(state);
     folder                       = *state;
-    run_shell(&r, folder, "seq 300 >data.txt && " TRAIN "--data data.txt --checkpoint run "
+    run_shell(&r, folder, "seq 300 >data.txt && seq 900 999 >other.txt && " TRAIN
+                          "--data data.txt --checkpoint run "
                           "--log run.jsonl && " LOCKSTEP "attest run --out good.json");
     return failed != 0 || r.status != 0;
 }
@@ -128,60 +129,85 @@ static void steps_are_compared_with_the_run(void **state)
          "forged/step-00000004 && mv fast/step-00000004 forged && " LOCKSTEP
          "verify forged --step 4",
          "\nnot equal: weights after step 4: the checkpoint has");
-    run_shell(&r, folder, "cp -r run short && rm -r short/step-00000004 && sed '/\"step\": 4,/d' "
-                          "run.jsonl >short/log.jsonl; " LOCKSTEP "verify short --step 4");
-    assert_says(r.out, "\nlog: equal losses of steps 3-3\n");
-    assert_says(r.out, "\nnot compared: the run has no log with a loss of step 4, and no "
-                       "checkpoint of it\n");
+    find("cp -r run short && rm -r short/step-00000004 && sed '/\"step\": 4,/d' run.jsonl "
+         ">short/log.jsonl; " LOCKSTEP "verify short --step 4 | tee said; grep -q '^log: equal "
+         "losses of steps 3-3$' said && exit 1",
+         "\nnot compared: the log of the run has no loss of step 4\n");
+    find("cp -r short/. run.jsonl.d; cp -r run/step-00000004 run.jsonl.d; " LOCKSTEP "verify "
+         "run.jsonl.d --step 4", "\nnot compared: the log of the run has no loss of step 4\n");
+    find(":>empty.jsonl; " LOCKSTEP "verify run --step 4 --log empty.jsonl",
+         "\nnot compared: the log of the run has no loss of step 4\n");
 }
 
-/* Changes each kind of value in the log by a program of sed, and verifies a step. */
+/* Programs of sed that change or remove each kind of value in the log, and what is then said of a
+ * step. */
+static const struct {
+    const char *forge;
+    int         step;
+    const char *says;
+} cases[] = {
+    { "/\"step\": 3,/s/\"loss_bits\": \"4/\"loss_bits\": \"3/", 4,
+      "\nnot equal: step 3: the log has the loss_bits 3" },
+    { "/\"step\": 3,/s/\"loss\": [0-9.]*/\"loss\": 1.5/", 4,
+      "\nnot equal: step 3: the log has the loss 1.5, the replay " },
+    { "/\"step\": 3,/s/\"loss_bits\": \"4/\"loss_bits\": \"z/", 3,
+      "\nnot equal: step 3: the log has the loss_bits z" },
+    { "/\"step\": 3,/s/\"loss_bits\": \"[^\"]*\"/\"loss_bits\": 3/", 3,
+      "\nnot equal: step 3: the log has the loss_bits 3, the replay " },
+    { "/\"step\": 3,/s/\"virtual_losses\": \"4/\"virtual_losses\": \"3/", 3,
+      "\nnot equal: virtual worker 0 of step 3: the log has the loss " },
+    { "/\"step\": 2,/s/\"lr\": 0.01/\"lr\": 0.02/", 2,
+      "\nnot equal: step 2: the log has the lr 0.02, the replay 0.01 (line " },
+    { "/\"step\": 2,/s/\"grad_norm\": ./&1/", 2,
+      "\nnot equal: step 2: the log has the grad_norm " },
+    { "/\"step\": 3,/s/\"val_loss\": [0-9.]*/\"val_loss\": 1.5/", 4,
+      "\nnot equal: step 3: the log has the val_loss 1.5, the replay " },
+    { "/\"step\": 4,/s/\"val_loss_bits\": \"4/\"val_loss_bits\": \"3/", 4,
+      "\nnot equal: step 4: the log has the val_loss_bits 3" },
+    { "/\"step\": 4,/s/\"val_accuracy\": 0/\"val_accuracy\": 1/", 4,
+      "\nnot equal: step 4: the log has the val_accuracy 1" },
+    { "/\"step\": 4,/s/\"val_perplexity\": ./&9/", 4,
+      "\nnot equal: step 4: the log has the val_perplexity " },
+    { "s/\"weights\": \"...../\"weights\": \"aaaaa/", 4,
+      "\nnot equal: step 4: the log has the weights aaaaa" },
+    { "s/\"run\": \"...../\"run\": \"aaaaa/", 4,
+      "\nnot equal: step 4: the log has the run aaaaa" },
+    { "1s/\"seed\": 0/\"seed\": 7/", 1,
+      "\nnot equal: the configuration in line 1 of the log: --seed is recorded as 7, and not "
+      "as 0, which the replay has\n" },
+    { "1s/\"lr\": 0.01[0-9]*/\"lr\": 0.5/", 3, "of the log: --lr is recorded as 0.5" },
+    { "1s/\"precision\": \"fp32/\"precision\": \"bf16/", 3,
+      "of the log: --precision is recorded as \"bf16\"" },
+    { "1s/\"data\": \"...../\"data\": \"aaaaa/", 3,
+      "\nnot equal: step 0: the log has the data aaaaa" },
+    { "1s/\"exactness_id\": \"...../\"exactness_id\": \"aaaaa/", 4,
+      "\nnot equal: step 0: the log has the exactness_id aaaaa" },
+    { "1s/\"data\": \"[^\"]*\", //", 3,
+      "\nnot equal: line 1 of the log, of step 0, has no data\n" },
+    { "1s/\"exactness_id\": \"[^\"]*\", //", 4, "of step 0, has no exactness_id\n" },
+    { "1s/, \"config\": .*, \"time\"/, \"time\"/", 4, "of step 0, has no config\n" },
+    { "1d", 2, "\nnot equal: the log has no first line, with the configuration, before step 1\n" },
+    { "/\"step\": 3,/s/\"lr\": [^,]*, //", 4, "of the log, of step 3, has no lr\n" },
+    { "/\"step\": 3,/s/\"grad_norm\": [^,]*, //", 3, "of step 3, has no grad_norm\n" },
+    { "/\"step\": 3,/s/\"loss_bits\": [^,]*, //", 3, "of step 3, has no loss_bits\n" },
+    { "/\"step\": 3,/s/\"loss\": .*\"lr/\"lr/", 3, "of step 3, has no loss\n" },
+    { "/\"step\": 3,/s/, \"virtual_losses\": \"[^\"]*\"//", 3, "has no virtual_losses\n" },
+    { "/\"step\": 3,/s/\"val_loss\": [^,]*, //", 3, "of step 3, has no val_loss\n" },
+    { "/\"step\": 3,/s/\"val_loss\": .*\"val_a/\"val_a/", 3, "has no val_loss_bits\n" },
+    { "s/\"weights\": [^,]*, //", 4, "of step 4, has no weights\n" },
+    { "s/, \"run\": \"[^\"]*\"//", 4, "of step 4, has no run\n" },
+    { "s/\"weights\": .*\"time\"/\"time\"/", 4, "of step 4, has no weights\n" },
+    { "/\"step\": 2, .*\"loss\"/d", 2,
+      "\nnot equal: the log has no line with the loss of step 2\n" },
+    { "/\"step\": 3, .*\"loss\"/p", 4, ": step 3 stands twice\n" },
+    { "/\"step\": 3, .*\"loss\"/{h;d};/\"step\": 4, .*\"loss\"/G", 4,
+      "step 3 stands after step 4\n" },
+    { "1s/\"parameters\": ./&9/", 4, "\nnot equal: step 0: the log has the parameters " },
+    { "5s/^/x/", 4, "\nnot equal: the log cannot be read: line 5 of '" },
+};
+
 static void each_value_of_a_log_is_compared(void **state)
 {
-    static const struct {
-        const char *forge;
-        int         step;
-        const char *says;
-    } cases[] = {
-        { "/\"step\": 3,/s/\"loss_bits\": \"4/\"loss_bits\": \"3/", 4,
-          "\nnot equal: step 3: the log has the loss_bits 3" },
-        { "/\"step\": 3,/s/\"loss\": [0-9.]*/\"loss\": 1.5/", 4,
-          "\nnot equal: step 3: the log has the loss 1.5, the replay " },
-        { "/\"step\": 3,/s/\"loss_bits\": \"4/\"loss_bits\": \"z/", 3,
-          "\nnot equal: step 3: the log has the loss_bits z" },
-        { "/\"step\": 3,/s/\"loss_bits\": \"[^\"]*\"/\"loss_bits\": 3/", 3,
-          "\nnot equal: step 3: the log has the loss_bits 3, the replay " },
-        { "/\"step\": 3,/s/\"virtual_losses\": \"4/\"virtual_losses\": \"3/", 3,
-          "\nnot equal: virtual worker 0 of step 3: the log has the loss " },
-        { "/\"step\": 2,/s/\"lr\": 0.01/\"lr\": 0.02/", 2,
-          "\nnot equal: step 2: the log has the lr 0.02, the replay 0.01 (line " },
-        { "/\"step\": 2,/s/\"grad_norm\": ./&1/", 2,
-          "\nnot equal: step 2: the log has the grad_norm " },
-        { "/\"step\": 3,/s/\"val_loss\": [0-9.]*/\"val_loss\": 1.5/", 4,
-          "\nnot equal: step 3: the log has the val_loss 1.5, the replay " },
-        { "/\"step\": 4,/s/\"val_loss_bits\": \"4/\"val_loss_bits\": \"3/", 4,
-          "\nnot equal: step 4: the log has the val_loss_bits 3" },
-        { "/\"step\": 4,/s/\"val_accuracy\": 0/\"val_accuracy\": 1/", 4,
-          "\nnot equal: step 4: the log has the val_accuracy 1" },
-        { "/\"step\": 4,/s/\"val_perplexity\": ./&9/", 4,
-          "\nnot equal: step 4: the log has the val_perplexity " },
-        { "s/\"weights\": \"...../\"weights\": \"aaaaa/", 4,
-          "\nnot equal: step 4: the log has the weights aaaaa" },
-        { "s/\"run\": \"...../\"run\": \"aaaaa/", 4,
-          "\nnot equal: step 4: the log has the run aaaaa" },
-        { "1s/\"seed\": 0/\"seed\": 7/", 1,
-          "\nnot equal: the configuration in line 1 of the log: --seed is recorded as 7, and not "
-          "as 0, which the replay has\n" },
-        { "1s/\"lr\": 0.01[0-9]*/\"lr\": 0.5/", 3, "of the log: --lr is recorded as 0.5" },
-        { "1s/\"precision\": \"fp32/\"precision\": \"bf16/", 3,
-          "of the log: --precision is recorded as \"bf16\"" },
-        { "1s/\"data\": \"...../\"data\": \"aaaaa/", 3,
-          "\nnot equal: step 0: the log has the data aaaaa" },
-        { "1s/\"exactness_id\": \"...../\"exactness_id\": \"aaaaa/", 4,
-          "\nnot equal: step 0: the log has the exactness_id aaaaa" },
-        { "1s/\"parameters\": ./&9/", 4, "\nnot equal: step 0: the log has the parameters " },
-        { "5s/^/x/", 4, "\nnot equal: the log cannot be read: line 5 of '" },
-    };
     char line[512];
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -193,6 +219,50 @@ static void each_value_of_a_log_is_compared(void **state)
     }
     find(LOCKSTEP "verify run --step 4 --log none.jsonl",
          "/none.jsonl': No such file or directory; give another --log");
+}
+
+/* Makes a run of 4 steps that is resumed after step 2, with other options, and verifies step 1. */
+static void resume_and_verify(const char *name, const char *first, const char *then,
+                              const char *verify, int status, const char *says)
+{
+    static command_result r;
+    char                  line[1024];
+    (void)snprintf(line, sizeof line, TRAIN "--data data.txt --checkpoint %s --log %s.jsonl "
+                   "--keep 9 --steps 2 %s && " LOCKSTEP "resume %s --steps 4 %s >%s.out && "
+                   LOCKSTEP "verify %s %s", name, name, first, name, then, name, name, verify);
+    run_shell(&r, folder, line);
+    if (r.status != status || strstr(status == 2 ? r.err : r.out, says) == NULL)
+        fail_msg("status %d, not '%s': %s%s", r.status, says, r.out, r.err);
+}
+
+/* Each step is compared as far as the options are those that it was made with. */
+static void resumed_runs_are_compared_with_their_first_options(void **state)
+{
+    static command_result r;
+    (void)state;
+    resume_and_verify("ra", "--local-steps 1 --groups 2", "--grad-algorithm linear", "--step 1", 0,
+                      "\nequal\n");
+    resume_and_verify("rb", "--ema 0.5", "--eval-weights model", "--step 1", 0,
+                      "\nlog: not compared: 4 values of evaluations or of the noise scale");
+    resume_and_verify("rc", "--noise-scale 0.5", "--noise-scale 0.9", "--step 1", 0,
+                      "\nlog: not compared: 3 values of evaluations or of the noise scale");
+    run_command(&r, folder, "verify rb --step 4");
+    assert_says(r.out, "\nlog: 2 equal evaluations\n");
+    assert_string_equal(r.err, ""); /* no notes of a run that writes */
+    resume_and_verify("rd", "", "--grad-comm-dtype int8", "--step 1", 1,
+                      "\nnot compared: steps after line 1 of the log: --grad-comm-dtype is "
+                      "recorded as \"fp32\", and not as \"int8\"");
+    run_command(&r, folder, "verify rd --step 1 --grad-comm-dtype fp32");
+    assert_int_equal(r.status, 0);
+    run_shell(&r, folder, "rm -r rd/step-00000002; " LOCKSTEP "verify rd --step 4");
+    assert_int_equal(r.status, 1); /* the replay begins before the option has changed */
+    assert_says(r.out, "\nnot compared: the run has changed since in what decides its bits\n");
+    resume_and_verify("re", "", "--changed-data --data other.txt", "--step 1", 2,
+                      "is not the data of step 1: it has the hash ");
+    run_command(&r, folder, "verify re --step 1 --data data.txt");
+    assert_int_equal(r.status, 0);
+    run_command(&r, folder, "verify re --step 4");
+    assert_int_equal(r.status, 0);
 }
 
 /* Reasons why something cannot be compared are no differences. */
@@ -257,6 +327,7 @@ int main(void)
         cmocka_unit_test(a_failed_signature_keeps_the_old_one),
         cmocka_unit_test(steps_are_compared_with_the_run),
         cmocka_unit_test(each_value_of_a_log_is_compared),
+        cmocka_unit_test(resumed_runs_are_compared_with_their_first_options),
         cmocka_unit_test(checkpoints_of_other_runs_are_found),
         cmocka_unit_test(own_problems_are_no_differences),
         cmocka_unit_test(forgeries_are_found),

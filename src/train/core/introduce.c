@@ -190,6 +190,14 @@ static json_t *ranks_json(const lki_session *s, const introduction *all)
     return list;
 }
 
+/* Returns the weights that evaluations use, for the log; NULL if there is only one kind. */
+static const char *evaluated_weights(const lk_train_config *c)
+{
+    if (c->optimizer.ema <= 0)
+        return NULL;
+    return c->eval_weights == LK_WEIGHTS_MODEL ? "model" : "ema";
+}
+
 /* Logs the configuration, versions, hosts and exactness id: the first line of a run, and of each
  * continuation. */
 static lk_status log_header(lki_session *s, const introduction *all)
@@ -198,13 +206,14 @@ static lk_status log_header(lki_session *s, const introduction *all)
     if (s->journal == NULL)
         return LK_OK;
     json_t *line = json_pack(
-        "{s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o}", "step",
+        "{s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:s*, s:o*, s:o, s:o}", "step",
         (json_int_t)s->progress.start, "lockstep", LK_VERSION, "exactness_id", s->exactness_id,
         "data", lk_dataset_describe(s->dataset)->content_hash, "parameters",
         (json_int_t)lk_model_param_elements(s->model), "steps", (json_int_t)s->progress.end,
         "hosts", (json_int_t)lk_comm_hosts(s->comm), "threads",
-        (json_int_t)(c->threads > 0 ? c->threads : 1), "ranks", ranks_json(s, all), "config",
-        lki_config_json(c, lk_dataset_describe(s->dataset)));
+        (json_int_t)(c->threads > 0 ? c->threads : 1), "eval_weights", evaluated_weights(c),
+        "noise_scale", c->noise_decay > 0 ? json_real(c->noise_decay) : NULL, "ranks",
+        ranks_json(s, all), "config", lki_config_json(c, lk_dataset_describe(s->dataset)));
     if (line == NULL)
         return lk_fail(LK_ENOMEM, "the first line of the log");
     return lki_journal_header(s->journal, line, s->exactness_id);

@@ -207,7 +207,8 @@ lk_status lki_journal_begin(lki_journal *journal, const lki_log_run *run, uint64
     if (path == NULL || !lki_is_file(path))
         return LK_OK;
     LK_TRY(cut(path, bytes));
-    tell_gap(journal, path, run->start);
+    if (!run->replays)
+        tell_gap(journal, path, run->start);
     return LK_OK;
 }
 

@@ -13,6 +13,7 @@ typedef struct {
     const lk_dataset_info *data;
     uint64_t               start;     /* step of the checkpoint that it continues from; 0: none */
     char                   chain[65]; /* hash over the losses up to that step; "" = not known */
+    bool                   replays;   /* it is no run, but a replay of one */
 } lki_log_run;
 
 /* Fails with LK_EIO if another process is writing the log.  The message names that process, and

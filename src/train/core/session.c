@@ -27,7 +27,8 @@ lki_log_run lki_log_run_of(const lki_session *session)
     const lki_run_progress *p   = &session->progress;
     lki_log_run             run = { .config = session->config,
                                     .data   = lk_dataset_describe(session->dataset),
-                                    .start  = p->start };
+                                    .start  = p->start,
+                                    .replays = session->replays };
     if (p->chained == p->start) /* else the chain has the loss of the first step */
         memcpy(run.chain, p->loss_chain, sizeof run.chain);
     return run;

@@ -50,10 +50,12 @@ static lk_status find_start(lk_train_config *c, const lk_replay *r, lk_train_che
         i++;
     c->checkpoint.resume = c->checkpoint.resume_required = i < count;
     c->checkpoint.resume_step                            = i < count ? (int64_t)steps[i] : -1;
+    const bool changed = c->checkpoint.changed_data || r->data != NULL;
+    c->checkpoint.changed_data = changed;
     *later = (lk_train_checkpoint){ .resume_step = -1 };
     if (i == count && count > 0)
         *later = (lk_train_checkpoint){ .folder = c->checkpoint.folder, .resume = true,
-                                        .resume_step = (int64_t)steps[0] };
+                                        .resume_step = (int64_t)steps[0], .changed_data = changed };
     if (i == count) /* from the beginning */
         c->checkpoint = (lk_train_checkpoint){ .resume_step = -1 };
     lki_free(steps);
@@ -233,11 +235,25 @@ static lk_status check_later(const lki_session *s, const lk_train_checkpoint *la
     return lki_resume_check(&run);
 }
 
+/* Fails if the run has made the step with other data. */
+static lk_status check_data(const lki_session *s, const lk_replay *r)
+{
+    const char *hash = lk_dataset_describe(s->dataset)->content_hash;
+    if (r->data == NULL || strcmp(r->data, hash) == 0)
+        return LK_OK;
+    return lk_fail(LK_EINVAL,
+                   "`data.source` %s is not the data of step %llu: it has the hash %.8s, but the "
+                   "log of the run, whose data have changed between steps, has %.8s; give the data "
+                   "of step %llu", s->config->data.source, (unsigned long long)r->step, hash,
+                   r->data, (unsigned long long)r->step);
+}
+
 static lk_status replay(lki_session *s, lk_replay *r, const lk_train_checkpoint *later)
 {
     lki_step_record record;
 
     LK_TRY(lki_session_open(s));
+    LK_TRY(check_data(s, r));
     LK_TRY(check_later(s, later));
     if (lki_dataset_is_stream(s->dataset))
         return lk_fail(LK_EINVAL, "a stream is over when it has been read: no step of it can be "

@@ -294,17 +294,19 @@ static lk_status tell_later(lki_session *session, uint64_t start)
     char        name[LKI_STEP_NAME_BYTES];
     uint64_t   *steps = NULL;
     size_t      count = 0, later = 0;
-    if (session->config->checkpoint.resume_step < 0)
+    if (session->config->checkpoint.resume_step < 0 || session->replays) /* a replay makes none */
         return LK_OK;
     LK_TRY(lki_steps_list(&steps, &count, folder));
     while (later < count && steps[later] > start)
         later++;
     if (later > 0) {
+        const char *them = later == 1 ? "it" : "them";
         lki_step_name(name, steps[0]);
-        lki_journal_note(session->journal, "note: '%s' keeps %zu checkpoints of later steps, up to "
-                         "step %llu; until this run passes that step, eval, export and the next "
-                         "resume take %s as the newest: move them away if this run replaces them",
-                         folder, later, (unsigned long long)steps[0], name);
+        lki_journal_note(session->journal, "note: '%s' keeps %zu checkpoint%s of later steps, up "
+                         "to step %llu; until this run passes that step, eval, export and the next "
+                         "resume take %s as the newest: move %s away if this run replaces %s",
+                         folder, later, later == 1 ? "" : "s", (unsigned long long)steps[0],
+                         name, them, them);
     }
     lki_free(steps);
     return LK_OK;
