@@ -183,8 +183,9 @@ LK_API bool lk_statement_has_key(const lk_statement *statement, const char *key)
 LK_API const lk_statement_checkpoint *lk_statement_checkpoint_at(const lk_statement *statement,
                                                                  size_t index);
 
-/* Finds a file that the run has read, by its path in the statement's options, like lk_run_file().
- * `run` is where the run's directory is now.  Returns LK_EIO if the file is nowhere. */
+/* Finds a file that the run has read, by its path in the statement's options, like lk_run_file(),
+ * or else beside the statement.  `run` is where the run's directory is now.  Returns LK_EIO if the
+ * file is nowhere. */
 LK_API LK_NODISCARD lk_status lk_statement_file(const lk_statement *statement, const char *run,
                                                 const char *path, char *out, size_t bytes);
 /* Returns the number of data files of which the statement has the SHA-256.  Data in folders have

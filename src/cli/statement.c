@@ -24,7 +24,7 @@
 enum { PATH = 2048, FILES = 2 };
 
 typedef struct {
-    const char *file, *segments, *checkpoint, *signers, *identity, *data, *workers, *threads;
+    const char *file, *segments, *checkpoint, *signers, *identity, *data, *init, *workers, *threads;
     uint64_t    seed;
 } statement_options;
 
@@ -41,6 +41,8 @@ static const lki_option table[] = {
     LKI_STRING("checkpoint", "DIR", AT(checkpoint), "that of the run",
                "directory with the checkpoints, or some of them"),
     LKI_STRING("data", "SOURCE", AT(data), "that of the run", "the data, as for train"),
+    LKI_STRING("init", "FILE|DIR", AT(init), "that of the run",
+               "the weights with which the run began"),
     { .name = "workers", .type = LKI_OPTION_STRING, .value = "N", .letter = 'n',
       .offset = AT(workers), .preset = "as for train",
       .help = "worker processes of the replays" },
@@ -266,15 +268,24 @@ __attribute__((noinline)) static outcome compare(const verification *v, const se
     return losses ? end : DIFFERENT;
 }
 
+/* Returns true if a run trains adapters: it reads their base also when it goes on. */
+static bool has_adapters(const lk_statement *statement)
+{
+    const char *text = lk_statement_command(statement);
+    return strstr(text, "\"lora-rank\":") != NULL || strstr(text, "\"adapter\":") != NULL;
+}
+
 /* Replays a segment in a folder, and compares it. */
 static outcome replay_in(const verification *v, const segment *s, const char *folder,
                          const sigset_t *before)
 {
     const statement_options *o       = v->options;
-    char                    *more[8] = { NULL };
+    char                    *more[10] = { NULL };
     size_t                   count   = 0;
-    const char *given[] = { "--data", o->data, "--workers", o->workers, "--threads", o->threads };
-    for (size_t i = 0; i < 6; i += 2)
+    const bool  begins  = s->from == 0 || has_adapters(v->statement);
+    const char *given[] = { "--data",    o->data,    "--init",    begins ? o->init : NULL,
+                            "--workers", o->workers, "--threads", o->threads };
+    for (size_t i = 0; i < 8; i += 2)
         if (given[i + 1] != NULL) {
             more[count++] = (char *)(uintptr_t)given[i];
             more[count++] = (char *)(uintptr_t)given[i + 1];

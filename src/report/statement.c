@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "checkpoint/directory.h"
@@ -15,6 +16,7 @@
 
 struct lk_statement {
     json_t                  *root; /* owns all strings */
+    char                    *folder; /* where the statement is */
     char                    *command;
     lk_statement_checkpoint *checkpoints;
     char                   (*chains)[65]; /* by checkpoint: the hash of all losses up to it */
@@ -78,8 +80,12 @@ static lk_status read_statement(lk_statement *s, const char *file)
 
 lk_status lk_statement_open(lk_statement **out, const char *file)
 {
+    const char *slash = strrchr(file, '/');
     LK_TRY(LKI_NEW(out, 1, "a statement"));
     lk_status status = read_statement(*out, file);
+    (*out)->folder   = slash != NULL ? strndup(file, (size_t)(slash - file) + 1) : strdup("./");
+    if (status == LK_OK && (*out)->folder == NULL)
+        status = lk_fail(LK_ENOMEM, "the path of a statement");
     if (status == LK_OK) {
         json_t *command = json_pack("{s:O, s:O, s:O}", "lockstep",
                                     json_object_get((*out)->root, "lockstep"), "directory",
@@ -103,6 +109,7 @@ void lk_statement_free(lk_statement *s)
         return;
     json_decref(s->root);
     free(s->command);
+    free(s->folder);
     lki_free(s->checkpoints);
     lki_free(s->chains);
     lki_free(s);
@@ -130,11 +137,30 @@ const lk_statement_checkpoint *lk_statement_checkpoint_at(const lk_statement *s,
 
 /* ---- Comparing ----------------------------------------------------------------------------- */
 
+/* Finds a file beside the statement, or where it was relative to a run of the same name there. */
+static bool find_beside(const lk_statement *s, const char *path, char *out, size_t bytes)
+{
+    const char *stated = lk_statement_run(s), *slash = strrchr(stated, '/');
+    const char *name   = strrchr(path, '/');
+    char        run[LKI_PATH_BYTES];
+    (void)snprintf(run, sizeof run, "%s%s", s->folder, slash != NULL ? slash + 1 : stated);
+    if (access(run, F_OK) == 0 && lki_file_of_run(out, bytes, stated, run,
+                                                  lki_text_at(s->root, "directory"),
+                                                  path) == LK_OK)
+        return true;
+    (void)snprintf(out, bytes, "%s%s", s->folder, name != NULL ? name + 1 : path);
+    return access(out, F_OK) == 0;
+}
+
 lk_status lk_statement_file(const lk_statement *s, const char *run, const char *path, char *out,
                             size_t bytes)
 {
-    return lki_file_of_run(out, bytes, lk_statement_run(s), run, lki_text_at(s->root, "directory"),
-                           path);
+    lk_status status = lki_file_of_run(out, bytes, lk_statement_run(s), run,
+                                       lki_text_at(s->root, "directory"), path);
+    lk_error  why    = *lk_error_last();
+    if (status == LK_OK || find_beside(s, path, out, bytes))
+        return LK_OK;
+    return lk_fail(why.status, "%s", why.message);
 }
 
 static const json_t *files_of(const lk_statement *s)

@@ -44,6 +44,29 @@ static void files_are_found_beside_the_run(void **state)
     assert_says(r.out, "\n6\n");
 }
 
+/* The run is still where the statement says, but its data are beside the statement only. */
+static void each_file_is_looked_for_by_itself(void **state)
+{
+    static command_result r;
+    shell(&r, state, "mkdir old && cp -r kept/run old && " LOCKSTEP
+          "verify kept/run.attest.json --segments all; s=$?; rm -r old; exit $s", 0);
+    assert_says(r.out, "data: equal\n");
+}
+
+/* The weights with which a run began are nowhere, so an option must say where they are. */
+static void lost_weights_are_given(void **state)
+{
+    static command_result r;
+    shell(&r, state, "mkdir began && cp kept/run/step-00000004/model.safetensors kept/book.txt "
+          "began && cd began && " TRAIN " --init model.safetensors && " LOCKSTEP "attest run && mv "
+          "model.safetensors ../weights.safetensors && " LOCKSTEP "verify run.attest.json "
+          "--segments all", 1);
+    assert_says(r.out, "\nnot verified: 1 of the segments could not be replayed\n");
+    assert_says(r.err, "--init");
+    shell(&r, state, LOCKSTEP "verify began/run.attest.json --segments all --init "
+          "weights.safetensors", 0);
+}
+
 /* The data are nowhere, so an option must say where they are. */
 static void lost_data_are_named(void **state)
 {
@@ -63,6 +86,8 @@ static void lost_data_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_file_is_looked_for_by_itself),
+        cmocka_unit_test(lost_weights_are_given),
         cmocka_unit_test(lost_data_are_named),
         cmocka_unit_test(files_are_found_beside_the_run),
     };
