@@ -68,7 +68,7 @@ static bool print_verdict(verify_options *o, const lk_replay *r)
     if (lk_train_label(&o->train.config, label, sizeof label) <= LK_LABEL_INVARIANT)
         return lki_verdict_print(&o->verdict, r);
     printf("not compared: the run is %s\n", label);
-    return false;
+    return o->verdict.alone;
 }
 
 static int verify(verify_options *o)

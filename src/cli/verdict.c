@@ -1,6 +1,7 @@
 /* verdict.c -- compares a replay with the log and the checkpoint of its run.  See verdict.h. */
 #include "cli/verdict.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,6 +18,21 @@ enum { PRINTED_MOST = 6, TEXT_MOST = 120 };
 
 /* ---- What the run has left ----------------------------------------------------------------- */
 
+/* Returns the number of files in a directory that may be the log. */
+static unsigned count_logs(const char *run)
+{
+    const struct dirent *entry;
+    unsigned             count     = 0;
+    DIR                 *directory = opendir(run);
+    while (directory != NULL && (entry = readdir(directory)) != NULL) {
+        const char *ending = strrchr(entry->d_name, '.');
+        count += ending != NULL && strcmp(ending, ".jsonl") == 0;
+    }
+    if (directory != NULL)
+        (void)closedir(directory);
+    return count;
+}
+
 /* Opens the log, if it is a file: a pipe has no lines that were written before.  A run that has not
  * begun has none.  Not inlined, because the path is large. */
 __attribute__((noinline)) static void open_log(lki_verdict *v, const char *run, const char *log,
@@ -26,6 +42,10 @@ __attribute__((noinline)) static void open_log(lki_verdict *v, const char *run, 
     char        path[4096];
     if (!is_named && run != NULL && lk_run_log(path, sizeof path, run) == LK_OK)
         log = path;
+    const unsigned candidates = log == NULL && run != NULL ? count_logs(run) : 0;
+    if (candidates > 1)
+        (void)snprintf(v->no_log, sizeof v->no_log, "'%.300s' has %u files *.jsonl, and its "
+                       "command.json names none of them; --log says which", run, candidates);
     if (log == NULL)
         return;
     if (stat(log, &info) != 0)
@@ -57,7 +77,7 @@ __attribute__((noinline)) static void find_weights(lki_verdict *v, const char *r
 void lki_verdict_open(lki_verdict *v, const char *run, const char *log, bool is_named,
                       lk_replay *replay)
 {
-    *v = (lki_verdict){ .replayed = -1 };
+    *v = (lki_verdict){ .replayed = -1, .alone = run == NULL && log == NULL };
     open_log(v, run, log, is_named, replay->step);
     if (run != NULL)
         find_weights(v, run, replay->step);
@@ -259,5 +279,5 @@ bool lki_verdict_print(lki_verdict *v, const lk_replay *r)
     else
         printf("not compared: the run has no log with a loss of step %" PRIu64 ", and no "
                "checkpoint of it\n", r->step);
-    return good && any && !v->changed;
+    return good && (any || v->alone) && !v->changed;
 }

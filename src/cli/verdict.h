@@ -16,6 +16,7 @@ typedef struct {
     int           replayed;     /* descriptor of the log of the replay; -1: none */
     char          path[32];     /* its path */
     uint64_t      printed;      /* differences that were printed */
+    bool          alone;        /* no run is named, so nothing need be compared */
     bool          changed;      /* the run has changed its bits since */
 } lki_verdict;
 

@@ -129,6 +129,9 @@ static void steps_are_compared_with_the_run(void **state)
          "forged/step-00000004 && mv fast/step-00000004 forged && " LOCKSTEP
          "verify forged --step 4",
          "\nnot equal: weights after step 4: the checkpoint has");
+    find("cp -r run two && cp run.jsonl two/a.jsonl && cp run.jsonl two/b.jsonl; "
+         EDIT("two/command.json", "d['options'].pop('log')") LOCKSTEP "verify two --step 3",
+         "two' has 2 files *.jsonl, and its command.json names none of them; --log says which\n");
     find("cp -r run short && rm -r short/step-00000004 && sed '/\"step\": 4,/d' run.jsonl "
          ">short/log.jsonl; " LOCKSTEP "verify short --step 4 | tee said; grep -q '^log: equal "
          "losses of steps 3-3$' said && exit 1",

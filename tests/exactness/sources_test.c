@@ -508,7 +508,7 @@ static void a_table_is_kept_in_the_checkpoint(void **state)
     run_line(*state, TRAIN TABLE "--target price --steps 6 --workers 3 --checkpoint table --resume",
              0, got, NULL);
     assert_string_equal(got, want);
-    run_line(*state, "'" LK_TEST_COMMAND "' verify table --step 5", 0, NULL, NULL);
+    run_line(*state, "'" LK_TEST_COMMAND "' verify table --step 6", 0, NULL, NULL);
     run_line(*state, TRAIN TABLE "--target u --steps 8 --workers 1 --checkpoint table --resume", 2,
              NULL, "target");
     run_line(*state, "sed -i 's/^[0-9]*,/5,/' table.csv && " TRAIN TABLE "--target "
