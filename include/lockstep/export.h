@@ -32,6 +32,10 @@ typedef struct {
     lk_weights  weights;
     uint64_t    shard_bytes; /* the largest file of weights, if no tensor is larger; 0 = 5 GB */
 } lk_export_options;
+    /* (optional) Called every few milliseconds while weights are written.  If it returns true, what
+     * was written is removed, and lk_export() returns LK_ESTOPPED. */
+    bool (*stop)(void *context);
+    void *stop_context;
 
 #define LK_EXPORT_OPTIONS_INIT LK_OPTIONS_INIT(lk_export_options)
 
@@ -46,8 +50,8 @@ typedef struct {
  * its config.json, of which only the type of the weights may change, as does a folder that is
  * written again.  A run with adapters (lora_rank) writes these alone, as adapter_config.json and
  * adapter_model.safetensors of PEFT.  The folder appears complete and durable, or not at all.
- * LK_EINVAL if it exists; LK_EUNSUPPORTED if transformers has no such model.  `result` may be
- * NULL. */
+ * LK_EINVAL if it exists; LK_ESTOPPED if `stop` asked for it; LK_EUNSUPPORTED if transformers has
+ * no such model.  `result` may be NULL. */
 LK_API LK_NODISCARD lk_status lk_export(const lk_export_options *options, lk_exported *result);
 
 #ifdef __cplusplus

@@ -1,5 +1,6 @@
 /* cmd_export.c -- `lockstep export`: writes a trained model as a folder of Hugging Face's. */
 #include "cli/commands.h"
+#include "cli/replay.h"
 #include "cli/values.h"
 #include "cli/words.h"
 #include "cli/workers.h"
@@ -49,6 +50,24 @@ static const char *name_of(lk_dtype dtype)
 static int export_main(int argc, char **argv)
 {
     export_options options = { .export = LK_EXPORT_OPTIONS_INIT };
+/* Returns true after Ctrl-C and the like.  Implements lk_export_options.stop. */
+static bool stop(void *before)
+{
+    return lki_is_asked_to_end(before);
+}
+
+/* Exports while signals that end the command are held, so that one leaves no unfinished folder. */
+static lk_status export_held(lk_export_options *options, lk_exported *result)
+{
+    sigset_t before;
+    options->stop         = stop;
+    options->stop_context = &before;
+    lki_hold_signals(&before);
+    lk_status status = lk_export(options, result);
+    lki_release_signals(&before);
+    return status;
+}
+
     lk_exported    result;
     int            done = lki_options_parse(&lki_command_export, argc, argv, &options);
     if (done < 0)
@@ -57,7 +76,7 @@ static int export_main(int argc, char **argv)
         return done;
     options.export.dtype       = (lk_dtype)options.dtype;
     options.export.shard_bytes = options.shard_bytes;
-    lk_status status           = lk_export(&options.export, &result);
+    lk_status status           = export_held(&options.export, &result);
     if (status != LK_OK) {
         lki_print_error_about("export", options.export.path,
                               "or a folder as transformers writes it");

@@ -224,6 +224,8 @@ static lk_status fetch(void *context, size_t tensor, size_t first, size_t count,
     lki_convert(e->exec, count, LK_F32, e->piece, e->dtype, out);
     return LK_OK;
 }
+    if (e->options->stop != NULL && e->options->stop(e->options->stop_context))
+        return lk_fail(LK_ESTOPPED, "stopped on request; '%s' was not written", e->options->out);
 
 static lk_status build_model(exporter *e, const char *model, const lk_model_options *options)
 {
