@@ -28,7 +28,7 @@ static const lki_option table[] = {
     { .name = "out", .type = LKI_OPTION_STRING, .value = "DIR", .offset = AT(export.out),
       .required = true, .help = "the folder to write, which must not exist" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "dtype", "TYPE", AT(dtype), types,
-               "that of the folder, also of --init; else f32",
+               "the type of each tensor in the folder, also of --init; else f32",
                "type of the weights; bf16 and f16 round them to nearest even"),
     LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(export.weights), lki_weights_choices,
                "ema, if there is one", "export the model's weights, or their moving average"),
@@ -39,17 +39,17 @@ static const lki_option table[] = {
 };
 /* clang-format on */
 
+/* Returns the name of the type of the weights; 0: they have several. */
 static const char *name_of(lk_dtype dtype)
 {
     const lki_choice *type = types;
+    if (dtype == 0)
+        return "several types";
     while (type[1].name != NULL && type->value != (int)dtype)
         type++;
     return type->name;
 }
 
-static int export_main(int argc, char **argv)
-{
-    export_options options = { .export = LK_EXPORT_OPTIONS_INIT };
 /* Returns true after Ctrl-C and the like.  Implements lk_export_options.stop. */
 static bool stop(void *before)
 {
@@ -68,6 +68,9 @@ static lk_status export_held(lk_export_options *options, lk_exported *result)
     return status;
 }
 
+static int export_main(int argc, char **argv)
+{
+    export_options options = { .export = LK_EXPORT_OPTIONS_INIT };
     lk_exported    result;
     int            done = lki_options_parse(&lki_command_export, argc, argv, &options);
     if (done < 0)

@@ -26,6 +26,7 @@ static const word words[] = {
     { "insecure", "FLAG", "insecure" }, /* options of lki_nodes, which several commands have */
     { "node", "U32", "node-rank" },
     { "address", "STRING", "address" }, /* of watch */
+    { "dtype", "CHOICE", "dtype" },     /* of export */
     { "hosts", "U32", "hosts" },
     { "lk_train_replay", "COMMAND", "`lockstep verify`" },
     { "replay.step", "U64", "step" },

@@ -8,6 +8,8 @@
  */
 #include "damage.h"
 
+#include "lockstep/checkpoint.h"
+
 #define LOCKSTEP LK_TEST_COMMAND " "
 #define OF(name) LK_TEST_SOURCE "/tests/tokenizers/" name ".json"
 #define DATA                                                                                     \
@@ -80,6 +82,59 @@ static void a_folder_is_written_again(void **state)
     assert_non_null(strstr(result.err, "weights must be finite"));
     assert_non_null(strstr(result.err, "the folder 'bad' has no config.json, which says"));
     shell(&result, state, "rm -r bad; ls | grep 'none\\|tmp-'", 1);
+}
+
+/* Makes of the folder `whole`, which has BF16, the folder `mixed`, whose final norm is FP32 with
+ * numbers that BF16 does not have.  As Hugging Face's library does, the wider type comes first. */
+static void mix_types(const char *folder)
+{
+    char            from[64], to[64];
+    float           norm[16];
+    lk_tensor       tensors[64];
+    lk_safetensors *file = NULL;
+    (void)snprintf(from, sizeof from, "%s/whole/model.safetensors", folder);
+    (void)snprintf(to, sizeof to, "%s/mixed/model.safetensors", folder);
+    assert_int_equal(lk_safetensors_open(&file, from), LK_OK);
+    const lk_tensor *found = lk_safetensors_find(file, "model.norm.weight");
+    size_t           count = lk_safetensors_count(file), used = 0;
+    assert_true(found != NULL && lk_shape_count(found->shape) == 16 && count <= 64);
+    for (int i = 0; i < 16; i++)
+        norm[i] = 1 + (float)i / 4096;
+    tensors[used++] = (lk_tensor){ found->name, LK_F32, found->shape, norm };
+    for (size_t i = 0; i < count; i++)
+        if (lk_safetensors_at(file, i) != found)
+            tensors[used++] = *lk_safetensors_at(file, i);
+    assert_int_equal(lk_safetensors_write(to, tensors, used), LK_OK);
+    lk_safetensors_free(file);
+}
+
+/* Exports folders whose config.json names another type than their tensors have. */
+static void each_tensor_keeps_its_type(void **state)
+{
+    static command_result result;
+    shell(&result, state, "cp -r whole mixed", 0);
+    mix_types(*state);
+    shell(&result, state, LOCKSTEP "export mixed --out mixed2 && diff -r mixed mixed2 && " LOCKSTEP
+        "train --init mixed " DATA FROZEN "--checkpoint mixed3 && " LOCKSTEP
+        "export mixed3 --out mixed4 && diff -r mixed mixed4 && " LOCKSTEP
+        "export mixed --out mixed5 --dtype f32 && " LOCKSTEP "export mixed5 --out mixed6 "
+        "--dtype bf16 && " LOCKSTEP "export mixed --out mixed7 --dtype bf16 && "
+        "diff -r mixed6 mixed7 && ! cmp -s mixed/model.safetensors mixed7/model.safetensors && "
+        LOCKSTEP "export mixed --out mixed8 --shard-size 0.004 && " LOCKSTEP
+        "export mixed8 --out mixed9 && diff -r mixed mixed9", 0);
+    assert_says(result.out, "mixed2: qwen3, ");
+    assert_says(result.out, " parameters in several types\n");
+    /* FP32 in a folder that says bfloat16, and BF16 in one that says nothing */
+    shell(&result, state, "cp whole/config.json mixed5 && " LOCKSTEP "export mixed5 --out wide5 && "
+        "diff -r mixed5 wide5 && cp -r whole silent && sed -i '/torch_dtype/d' silent/config.json "
+        "&& " LOCKSTEP "export silent --out silent2 && diff -r silent silent2", 0);
+    assert_says(result.out, "wide5: qwen3, ");
+    assert_says(result.out, " parameters in f32\n");
+    assert_says(result.out, " parameters in bf16\n");
+    shell(&result, state, "sed -i 's/F32/I64/' mixed3/weight_types.json; " LOCKSTEP
+        "export mixed3 --out none", 1);
+    assert_says(result.err, "'mixed3': tensor 'model.norm.weight' is I64, not F32, BF16 or F16; "
+                            "give the type of the weights as --dtype");
 }
 
 static void a_run_takes_its_options_from_the_folder(void **state)
@@ -298,6 +353,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_trained_comes_back_as_it_was),
         cmocka_unit_test(a_folder_is_written_again),
+        cmocka_unit_test(each_tensor_keeps_its_type),
         cmocka_unit_test(a_run_takes_its_options_from_the_folder),
         cmocka_unit_test(a_run_goes_on_from_how_it_began),
         cmocka_unit_test(a_folder_is_used_without_a_run),

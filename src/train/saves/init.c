@@ -49,6 +49,17 @@ lk_status lki_is_pretrained(bool *out, const char *path)
 static const char *const prefixes[] = { "", "transformer.", "base_model.model.",
                                         "base_model.model.transformer.", NULL };
 
+const char *lki_init_bare(const char *name)
+{
+    size_t longest = 0;
+    for (size_t i = 0; prefixes[i] != NULL; i++) {
+        size_t bytes = strlen(prefixes[i]);
+        if (bytes > longest && strncmp(name, prefixes[i], bytes) == 0)
+            longest = bytes;
+    }
+    return name + longest;
+}
+
 static const lk_tensor *find_param(const lki_folder *file, const char *name)
 {
     char             prefixed[LK_NAME_MAX + 48];
