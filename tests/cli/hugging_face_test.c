@@ -137,6 +137,42 @@ static void each_tensor_keeps_its_type(void **state)
                             "give the type of the weights as --dtype");
 }
 
+/* Adds to the weights in `twice`, a copy of gpt2, the embedding by the name with a prefix, and
+ * changes an element of it. */
+static void double_embedding(const char *folder, float change)
+{
+    char            from[64], to[64];
+    static float    values[256 * 16];
+    lk_tensor       tensors[64];
+    lk_safetensors *file = NULL;
+    size_t          used = 0;
+    (void)snprintf(from, sizeof from, "%s/gpt2/model.safetensors", folder);
+    (void)snprintf(to, sizeof to, "%s/twice/model.safetensors", folder);
+    assert_int_equal(lk_safetensors_open(&file, from), LK_OK);
+    for (const lk_tensor *t; (t = lk_safetensors_at(file, used)) != NULL; used++)
+        tensors[used] = *t;
+    const lk_tensor *table = lk_safetensors_find(file, "transformer.wte.weight");
+    assert_true(used < 64 && table != NULL && lk_shape_count(table->shape) == 256 * 16);
+    memcpy(values, table->data, sizeof values);
+    values[7] += change;
+    tensors[used++] = (lk_tensor){ "wte.weight", LK_F32, table->shape, values };
+    assert_int_equal(lk_safetensors_write(to, tensors, used), LK_OK);
+    lk_safetensors_free(file);
+}
+
+static void a_weight_under_two_names_has_one_value(void **state)
+{
+    static command_result result;
+    shell(&result, state, "cp -r gpt2 twice", 0);
+    double_embedding(*state, 0);
+    shell(&result, state, LOCKSTEP "export twice --out once && cmp gpt2/model.safetensors "
+        "once/model.safetensors", 0);
+    double_embedding(*state, 0.5F);
+    shell(&result, state, LOCKSTEP "export twice --out none", 1);
+    assert_says(result.err, "'twice' has one weight under two names, 'wte.weight' and "
+                            "'transformer.wte.weight', with other values: remove one of them");
+}
+
 static void a_run_takes_its_options_from_the_folder(void **state)
 {
     static command_result result;
@@ -354,6 +390,7 @@ int main(void)
         cmocka_unit_test(nothing_trained_comes_back_as_it_was),
         cmocka_unit_test(a_folder_is_written_again),
         cmocka_unit_test(each_tensor_keeps_its_type),
+        cmocka_unit_test(a_weight_under_two_names_has_one_value),
         cmocka_unit_test(a_run_takes_its_options_from_the_folder),
         cmocka_unit_test(a_run_goes_on_from_how_it_began),
         cmocka_unit_test(a_folder_is_used_without_a_run),
