@@ -1,9 +1,14 @@
 /* cmd_export.c -- `lockstep export`: writes a trained model as a folder of Hugging Face's. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "cli/commands.h"
 #include "cli/replay.h"
 #include "cli/values.h"
 #include "cli/words.h"
 #include "cli/workers.h"
+#include "lockstep/tokenizer.h"
 #include "lockstep/train.h"
 
 typedef struct {
@@ -50,6 +55,26 @@ static const char *name_of(lk_dtype dtype)
     return type->name;
 }
 
+/* Prints a note if transformers gives a tokenizer other rules than it has: AutoTokenizer takes
+ * those of Qwen for every qwen2, whatever tokenizer_config.json says. */
+static void note_tokenizer(const char *folder, const char *type)
+{
+    char          path[4096];
+    lk_tokenizer *tokenizer = NULL;
+    if (strcmp(type, "qwen2") != 0 ||
+        snprintf(path, sizeof path, "%s/tokenizer.json", folder) >= (int)sizeof path ||
+        access(path, F_OK) != 0 || lk_tokenizer_open(&tokenizer, path) != LK_OK)
+        return;
+    const lk_tokenizer_info *info = lk_tokenizer_describe(tokenizer);
+    if (strcmp(info->split, "qwen2") != 0 || !info->nfc)
+        fprintf(stderr,
+                "note: AutoTokenizer of transformers 5 splits text by the rules of Qwen for every "
+                "qwen2, and the tokenizer of this one has others (%s%s): load it by "
+                "PreTrainedTokenizerFast.from_pretrained(\"%s\"), or the ids are wrong\n",
+                info->split, info->nfc ? "" : ", no NFC", folder);
+    lk_tokenizer_free(tokenizer);
+}
+
 /* Returns true after Ctrl-C and the like.  Implements lk_export_options.stop. */
 static bool stop(void *before)
 {
@@ -90,6 +115,7 @@ static int export_main(int argc, char **argv)
     if (result.step > 0) /* a folder has none */
         printf(", step %llu", (unsigned long long)result.step);
     printf("\n");
+    note_tokenizer(options.export.out, result.type);
     return 0;
 }
 

@@ -372,6 +372,29 @@ static void damage_and_contradictions_are_refused(void **state)
                   sizeof refused / sizeof refused[0], 1);
 }
 
+/* transformers 5 takes the class of a tokenizer by the type qwen2, and not as the folder says. */
+static void rules_that_transformers_overrides_are_noted(void **state)
+{
+    static const char *const rules[] = { "gpt2", "llama3", "qwen2" };
+    static command_result    result;
+    char                     line[512];
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        (void)snprintf(line, sizeof line,
+                       LOCKSTEP "train llama " SIZES DATA "--steps 1 --qkv-bias --tokenizer "
+                       OF("%s") " --checkpoint biased%s; " LOCKSTEP
+                       "export biased%s --out biased-%s", rules[i], rules[i], rules[i], rules[i]);
+        shell(&result, state, line, 0);
+        assert_says(result.out, ": qwen2, ");
+        (void)snprintf(line, sizeof line, "others (%s, no NFC): load it by "
+                       "PreTrainedTokenizerFast.from_pretrained(\"biased-%s\")", rules[i],
+                       rules[i]);
+        if (i < 2)
+            assert_says(result.err, line);
+        else
+            assert_says_not(result.err, "PreTrainedTokenizerFast");
+    }
+}
+
 static void models_that_transformers_lacks_are_not_exported(void **state)
 {
     static command_result result;
@@ -396,6 +419,7 @@ int main(void)
         cmocka_unit_test(a_folder_is_used_without_a_run),
         cmocka_unit_test(damage_is_named_without_options_of_train),
         cmocka_unit_test(damage_and_contradictions_are_refused),
+        cmocka_unit_test(rules_that_transformers_overrides_are_noted),
         cmocka_unit_test(models_that_transformers_lacks_are_not_exported),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
