@@ -6,6 +6,7 @@
  */
 #include "checkpoint/folder.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,6 +122,19 @@ static lk_status open_index(lki_folder *folder, const char *path, const char *in
 
 /* ---- Opening ------------------------------------------------------------------------------- */
 
+/* Returns true if a directory has a shard. */
+static bool has_shard(const char *path)
+{
+    struct dirent *entry;
+    DIR           *folder = opendir(path);
+    bool           found  = false;
+    while (folder != NULL && !found && (entry = readdir(folder)) != NULL)
+        found = strncmp(entry->d_name, "model-0", 7) == 0 && is_plain(entry->d_name);
+    if (folder != NULL)
+        (void)closedir(folder);
+    return found;
+}
+
 /* Fails because a directory has no weights that can be read.  Not inlined, because its path is
  * large. */
 __attribute__((noinline)) static lk_status refuse_directory(const char *path)
@@ -133,6 +147,9 @@ __attribute__((noinline)) static lk_status refuse_directory(const char *path)
         return lk_fail(LK_EIO, "%s: it has neither " WHOLE_NAME " nor " INDEX_NAME "; it has the "
                                "checkpoints of a run, of which lockstep export makes a folder",
                        path);
+    if (has_shard(path))
+        return lk_fail(LK_EIO, "%s: it has shards of weights, but not " INDEX_NAME ", which says "
+                               "what is in each: copy it from where they are from", path);
     for (size_t i = 0; i < sizeof pickled / sizeof pickled[0]; i++) {
         LK_TRY(lki_directory_join(file, path, pickled[i]));
         if (access(file, F_OK) == 0)

@@ -71,6 +71,8 @@ static bool is_no_run(const char *init, lki_message *error)
 static bool is_weights(const char *init, lki_message *error)
 {
     unsigned char head[9] = { 0 };
+    if (memcmp(head, "version h", sizeof head) == 0)
+        return true; /* a pointer of git-lfs, which the library reports */
     FILE         *file = fopen(init, "re");
     size_t        got  = file != NULL ? fread(head, 1, sizeof head, file) : 0;
     if (file != NULL)
