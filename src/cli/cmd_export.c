@@ -31,7 +31,7 @@ static const lki_option table[] = {
                    "a directory of checkpoints (uses the newest), a checkpoint, or a folder as "
                    "transformers writes it"),
     { .name = "out", .type = LKI_OPTION_STRING, .value = "DIR", .offset = AT(export.out),
-      .required = true, .help = "the folder to write, which must not exist" },
+      .required = true, .once = true, .help = "the folder to write, which must not exist" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "dtype", "TYPE", AT(dtype), types,
                "the type of each tensor in the folder, also of --init; else f32",
                "type of the weights; bf16 and f16 round them to nearest even"),
@@ -100,6 +100,8 @@ static int export_main(int argc, char **argv)
     int            done = lki_options_parse(&lki_command_export, argc, argv, &options);
     if (done < 0)
         done = lki_refuse_half_job(&lki_command_export, NULL);
+    if (done < 0)
+        done = lki_check_trained(&lki_command_export, options.export.path);
     if (done >= 0)
         return done;
     options.export.dtype       = (lk_dtype)options.dtype;

@@ -373,6 +373,8 @@ static const damage_case refused[] = {
 
 static void damage_and_contradictions_are_refused(void **state)
 {
+    static command_result result;
+    shell(&result, state, "printf 'version https://git-lfs.github.com/spec/v1\n' >lfs", 0);
     refuse_damage(state, "qwen3", "--init bad " DATA "--steps 1", refused,
                   sizeof refused / sizeof refused[0], 1);
 }
@@ -400,6 +402,40 @@ static void rules_that_transformers_overrides_are_noted(void **state)
     }
 }
 
+/* Gives commands what is no folder or file of theirs. */
+static void what_is_no_model_is_named(void **state)
+{
+    static const struct {
+        const char *line, *says;
+        int         status;
+    } cases[] = {
+        { "eval https://host/a --data text", "hf download NAME --local-dir DIR", 2 },
+        { "sample https://host/a", "hf download NAME --local-dir DIR", 2 },
+        { "export https://host/a --out none", "hf download NAME --local-dir DIR", 2 },
+        { "export org/name --out none", "hf download org/name --local-dir org/name", 1 },
+        { "sample org/name", "hf download org/name --local-dir org/name", 1 },
+        { "train gpt --data text --tokenizer https://host/t.json", "nothing is downloaded", 1 },
+        { "train gpt --data text --tokenizer lfs", "'lfs' is a pointer of git-lfs", 1 },
+        { "train --init odd --data text", "`model_type` is \"bert\"", 2 },
+        { "eval odd --data text", "`model_type` is \"bert\"", 2 },
+        { "sample odd", "`model_type` is \"bert\"", 2 },
+        { "export odd --out none", "`model_type` is \"bert\"", 2 },
+        { "eval gpt2 --heads 2 --data text", "'gpt2' has a configuration; leave it out", 2 },
+        { "sample run2 --heads 2", "'run2' has a configuration; leave it out", 2 },
+        { "eval --init gpt2 --init gpt2 --data text", "--init stands twice: give one, --init", 2 },
+        { "train --init gpt2 --init gpt2 --data text", "--init stands twice: give one", 2 },
+        { "sample gpt2 --tokenizer a --tokenizer b", "--tokenizer stands twice: give one", 2 },
+        { "export gpt2 --out none --out none", "--out stands twice: give one, --out DIR", 2 },
+    };
+    static command_result result;
+    char                  line[256];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        (void)snprintf(line, sizeof line, LOCKSTEP "%s", cases[i].line);
+        shell(&result, state, line, cases[i].status);
+        assert_says(result.err, cases[i].says);
+    }
+}
+
 static void models_that_transformers_lacks_are_not_exported(void **state)
 {
     static command_result result;
@@ -424,6 +460,7 @@ int main(void)
         cmocka_unit_test(a_folder_is_used_without_a_run),
         cmocka_unit_test(damage_is_named_without_options_of_train),
         cmocka_unit_test(damage_and_contradictions_are_refused),
+        cmocka_unit_test(what_is_no_model_is_named),
         cmocka_unit_test(rules_that_transformers_overrides_are_noted),
         cmocka_unit_test(models_that_transformers_lacks_are_not_exported),
     };
