@@ -112,7 +112,8 @@ static void mix_types(const char *folder)
 static void each_tensor_keeps_its_type(void **state)
 {
     static command_result result;
-    shell(&result, state, "cp -r whole mixed", 0);
+    shell(&result, state, "cp -r whole mixed; mkdir mixed3; echo '{\"model.norm.weight\": "
+        "\"BF16\"}' >mixed3/weight_types.json", 0); /* as a run leaves it that did not get far */
     mix_types(*state);
     shell(&result, state, LOCKSTEP "export mixed --out mixed2 && diff -r mixed mixed2 && " LOCKSTEP
         "train --init mixed " DATA FROZEN "--checkpoint mixed3 && " LOCKSTEP

@@ -1,12 +1,12 @@
 /* types.c -- the types of the weights in a Hugging Face folder; see types.h. */
 #include "train/saves/types.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "checkpoint/directory.h"
-#include "checkpoint/output.h"
 #include "train/saves/save.h"
 
 #define TYPES_NAME "weight_types.json"
@@ -29,8 +29,11 @@ lk_status lki_types_keep(const char *from, const char *to)
     LK_TRY(lki_directory_join(path, to, TYPES_NAME));
     LK_TRY(lki_folder_open(&folder, from));
     lk_status status = lki_types_list(&types, folder);
-    if (status == LK_OK && access(path, F_OK) != 0)
-        status = lki_output_write_json(path, types);
+    char     *text   = types == NULL ? NULL : json_dumps(types, JSON_INDENT(2) | JSON_SORT_KEYS);
+    if (status == LK_OK)
+        status = text == NULL ? lk_fail(LK_ENOMEM, "'%s'", path)
+                              : lki_file_replace(path, text, strlen(text));
+    free(text);
     json_decref(types);
     lki_folder_free(folder);
     return status;
