@@ -346,10 +346,15 @@ static bool refuse_download(lki_message *error)
                              "folder");
 }
 
-/* Returns true if what follows a kind is a URL, and no path. */
-static bool is_remote(const char *path)
+/* Checks what follows a kind: it must be no URL, and documents must not be packed. */
+static bool check_rest(const char *given, lki_message *error)
 {
-    return lki_is_url(path) && !exists(path);
+    const char *path = strchr(given, ':') + 1;
+    if (lki_is_url(path) && !exists(path))
+        return refuse_download(error);
+    if (strncmp(given, "docs:", 5) == 0 && ends(path, ".gz"))
+        return lki_refuse(error, "%s", advice_for(path));
+    return true;
 }
 
 static bool refuse_unknown(const char *given, lki_message *error)
@@ -396,11 +401,7 @@ static bool recognise(const char *given, char out[LKI_SOURCE_BYTES], lki_message
 
 const char *lki_source_of(const char *given, char out[LKI_SOURCE_BYTES], lki_message *error)
 {
-    if (has_word(given) && is_remote(given + strcspn(given, ":") + 1)) {
-        (void)refuse_download(error);
-        return NULL;
-    }
     if (has_word(given))
-        return given;
+        return check_rest(given, error) ? given : NULL;
     return recognise(given, out, error) ? out : NULL;
 }

@@ -69,6 +69,7 @@ static const struct {
     { "https://host/book.txt", NULL, "nothing is downloaded: download it first" },
     { "text:https://host/book.txt", NULL, "nothing is downloaded: download it first" },
     { "lines.jsonl.gz", NULL, "`python -m lockstep prepare` makes token files of it" },
+    { "docs:lines.jsonl.gz", NULL, "`python -m lockstep prepare` makes token files of it" },
     { "book.txt.gz", NULL, "is packed; unpack it first (gunzip)" },
     { "run", NULL, "is the directory of a run, not data" },
     { "begun", NULL, "is the directory of a run, not data" },
