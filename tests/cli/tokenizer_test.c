@@ -55,6 +55,25 @@ static void samples_are_utf8(void **state)
     shell(&result, state, "mv away run/tokenizer.json", 0);
 }
 
+/* Gives tokenize texts of which it can make no token file. */
+static void texts_without_tokens_are_refused(void **state)
+{
+    static const char     tokenize[] = LK_TEST_COMMAND " tokenize --tokenizer " LK_TEST_SOURCE
+                                       "/tests/tokenizers/gpt2.json --out none ";
+    static command_result r;
+    char                  line[512];
+    (void)snprintf(line, sizeof line, "mkdir -p texts; %s texts", tokenize);
+    shell(&r, state, line, 2);
+    assert_says(r.err, "'texts' is a folder: give its files, such as FOLDER/*.txt");
+    (void)snprintf(line, sizeof line, ": >empty; %s empty", tokenize);
+    shell(&r, state, line, 2);
+    assert_says(r.err, "the texts are empty, and no token file was written");
+    (void)snprintf(line, sizeof line, "%s --out none empty", tokenize);
+    shell(&r, state, line, 2);
+    assert_says(r.err, "--out stands twice: give one, --out FILE");
+    shell(&r, state, "ls none*", 2);
+}
+
 static void other_tokenizers_are_refused(void **state)
 {
     static command_result result;
@@ -83,6 +102,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_and_tokens_train_the_same_model),
         cmocka_unit_test(samples_are_utf8),
+        cmocka_unit_test(texts_without_tokens_are_refused),
         cmocka_unit_test(other_tokenizers_are_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

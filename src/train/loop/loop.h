@@ -104,6 +104,10 @@ LK_NODISCARD lk_status lki_pretrained_check(const lk_train_config *config,
 
 /* ---- The end of a run (finish.c) --------------------------------------------------------- */
 
+/* Returns what else to do about a loss that is not finite, to be appended to a message: "", unless
+ * the loss is the mean square of errors, which large targets make too large. */
+const char *lki_target_advice(const lki_session *session);
+
 /* Fails with LK_ENONFINITE if the final weights or the last evaluation are not finite.
  * Collective. */
 LK_NODISCARD lk_status lki_check_end(const lki_session *session, uint64_t done,

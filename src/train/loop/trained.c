@@ -173,6 +173,13 @@ static lk_status refuse_adapter(const char *path)
                               "none; leave it out, as a run has its own", path);
 }
 
+/* Refuses a number of heads for a model whose configuration has it. */
+static lk_status refuse_heads(const char *path)
+{
+    return lk_fail(LK_EINVAL, "`heads` is for a .safetensors file, which does not store it, and "
+                              "'%s' has a configuration; leave it out", path);
+}
+
 /* Checks a given tokenizer, if there is one beside the weights. */
 static lk_status check_tokenizer(const char *path, const char *tokenizer)
 {
@@ -188,6 +195,8 @@ lk_status lki_trained_open(lki_trained *t, const char *path, uint32_t heads, con
 
     *t = (lki_trained){ .path = path, .adapter = adapter };
     LK_TRY(lki_is_pretrained(&t->pretrained, path));
+    if (t->pretrained && heads > 0)
+        return refuse_heads(path);
     if (t->pretrained)
         return open_pretrained(t, tokenizer);
     if (adapter != NULL)
@@ -200,8 +209,9 @@ lk_status lki_trained_open(lki_trained *t, const char *path, uint32_t heads, con
     LK_TRY(lk_checkpoint_open(&t->checkpoint, path, NULL, 0));
     const char *text = lk_checkpoint_describe(t->checkpoint)->config;
     t->config        = text == NULL ? NULL : json_loads(text, 0, NULL);
-    return json_is_string(json_object_get(t->config, "model")) ? read_config(t)
-                                                               : read_shapes(t, heads);
+    if (!json_is_string(json_object_get(t->config, "model")))
+        return read_shapes(t, heads);
+    return heads > 0 ? refuse_heads(path) : read_config(t);
 }
 
 /* ---- Weights ----------------------------------------------------------------------------- */

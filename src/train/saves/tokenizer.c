@@ -10,6 +10,7 @@
 #include "checkpoint/directory.h"
 #include "lockstep/checkpoint.h"
 #include "lockstep/tokenizer.h"
+#include "train/saves/types.h"
 
 static lk_status write_file(const char *folder, const char *name, const void *data, size_t bytes)
 {
@@ -39,7 +40,8 @@ const char *const lki_kept_names[] = {
     "chat_template.jinja", NULL,
 };
 
-/* Copies the small files of a Hugging Face folder, at the start of a run. */
+/* Copies the small files of a Hugging Face folder, and notes the types of its weights, at the start
+ * of a run. */
 static lk_status keep_folder(const char *from, const char *to)
 {
     char    path[LKI_PATH_BYTES];
@@ -53,7 +55,7 @@ static lk_status keep_folder(const char *from, const char *to)
         lki_map_close(&content);
         LK_TRY(status);
     }
-    return LK_OK;
+    return lki_types_keep(from, to);
 }
 
 lk_status lki_tokenizer_check(const lk_train_config *config)
