@@ -129,6 +129,10 @@ static void steps_are_compared_with_the_run(void **state)
          "forged/step-00000004 && mv fast/step-00000004 forged && " LOCKSTEP
          "verify forged --step 4",
          "\nnot equal: weights after step 4: the checkpoint has");
+    find("cp -r run mixed && rm -r mixed/step-00000002 && mv fast/step-00000002 mixed && " LOCKSTEP
+         "verify mixed --step 3 2>said; test $? = 2 && cat said && exit 1",
+         "--lr is 0.01, but the checkpoint was made with 0.02: either the checkpoint is not of "
+         "this run, or give the option that the run had then");
     find("cp -r run two && cp run.jsonl two/a.jsonl && cp run.jsonl two/b.jsonl; "
          EDIT("two/command.json", "d['options'].pop('log')") LOCKSTEP "verify two --step 3",
          "two' has 2 files *.jsonl, and its command.json names none of them; --log says which\n");

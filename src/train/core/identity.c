@@ -336,8 +336,8 @@ lk_status lki_config_compare(const json_t *stored, const json_t *mine)
     if (!lki_config_difference(stored, mine, LKI_COMPARE_RESUMED, &odd))
         return LK_OK;
     return lk_fail(LK_EINVAL,
-                   "%s is %s, but the checkpoint was made with %s; resume with the same value, or "
-                   "start a new run in another directory", odd.name, odd.mine, odd.stored);
+                   "%s is %s, but the checkpoint was made with %s" LKI_ADVICE_OPTION, odd.name,
+                   odd.mine, odd.stored);
 }
 
 lk_status lk_train_compare(const char *stored, const char *mine, bool exact)
@@ -383,8 +383,8 @@ lk_status lki_data_compare(const json_t *stored, const lk_train_config *config,
         return LK_OK;
     return lk_fail(LK_EINVAL,
                    "`data.source` %s is not the data of the checkpoint: it has %llu samples "
-                   "and hash %.8s%s, but the checkpoint was made with %lld and %.8s; resume "
-                   "with the same data, or say `changed_data`",
+                   "and hash %.8s%s, but the checkpoint was made with %lld and "
+                   "%.8s" LKI_ADVICE_DATA,
                    config->data.source, (unsigned long long)data->train_count, data->content_hash,
                    weights, (long long)samples, was);
 }

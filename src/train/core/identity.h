@@ -48,6 +48,11 @@ typedef enum {
 bool lki_config_difference(const json_t *stored, const json_t *mine, lki_comparison how,
                            lki_config_odd *out);
 
+/* The advice at the end of errors of lki_config_compare() and lki_data_compare(). */
+#define LKI_ADVICE_OPTION                                                                          \
+    "; resume with the same value, or start a new run in another directory"
+#define LKI_ADVICE_DATA "; resume with the same data, or say `changed_data`"
+
 /* Fails with LK_EINVAL if the options `mine` differ from the options `stored` in the checkpoint.
  * The message names the first differing option. */
 LK_NODISCARD lk_status lki_config_compare(const json_t *stored, const json_t *mine);

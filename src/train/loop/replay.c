@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -272,7 +273,22 @@ static lk_status replay(lki_session *s, lk_replay *r, const lk_train_checkpoint 
     return make_last(s, r);
 }
 
-lk_status lk_train_replay(const lk_train_config *config, lk_replay *r)
+/* Gives other advice than to a run that continues: a replay makes none. */
+static lk_status advise(const lk_error *why)
+{
+    static const char *const resumed[] = { LKI_ADVICE_OPTION, LKI_ADVICE_DATA };
+    lk_error                 error     = *why;
+    for (size_t i = 0; i < sizeof resumed / sizeof resumed[0]; i++) {
+        char *advice = strstr(error.message, resumed[i]);
+        if (advice != NULL)
+            (void)snprintf(advice, sizeof error.message - (size_t)(advice - error.message),
+                           ": either the checkpoint is not of this run, or give the %s that the "
+                           "run had then", i == 0 ? "option" : "data");
+    }
+    return lki_fail_again(&error);
+}
+
+static lk_status make(const lk_train_config *config, lk_replay *r)
 {
     lk_train_config     c;
     lk_train_checkpoint later;
@@ -291,4 +307,11 @@ lk_status lk_train_replay(const lk_train_config *config, lk_replay *r)
     lk_comm_free(comm);
     lki_run_environment_leave(&environment);
     return status == LK_OK ? closed : lki_fail_again(&why);
+}
+
+lk_status lk_train_replay(const lk_train_config *config, lk_replay *r)
+{
+    const lk_status status = make(config, r);
+    const lk_error  why    = *lk_error_last();
+    return status == LK_OK ? LK_OK : advise(&why);
 }
