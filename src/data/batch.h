@@ -19,6 +19,9 @@ LK_NODISCARD lk_status lki_dataset_open_as(lk_dataset **out, const char *spec,
                                            const lk_dataset_options *options,
                                            const lk_column *columns, uint32_t column_count);
 
+/* Returns true if the token ids are the bytes of a text, which no tokenizer has cut. */
+bool lki_dataset_is_bytes(const lk_dataset *dataset);
+
 /* Makes all samples the validation part, in the order of the files.  Text then begins at its first
  * token.  A validation part that was asked for, or that the source has, stays as it is. */
 void lki_dataset_hold_all(lk_dataset *dataset);

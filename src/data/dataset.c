@@ -214,6 +214,11 @@ const lk_dataset_info *lk_dataset_describe(const lk_dataset *dataset)
     return &dataset->info;
 }
 
+bool lki_dataset_is_bytes(const lk_dataset *dataset)
+{
+    return dataset->bytes;
+}
+
 void lki_dataset_hold_all(lk_dataset *dataset)
 {
     lk_dataset_info *info = &dataset->info;

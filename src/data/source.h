@@ -90,6 +90,7 @@ struct lk_dataset {
     void              *state;
     lk_dataset_options options;
     lk_dataset_info    info;
+    bool               bytes;    /* token ids are the bytes of a text */
     uint64_t           total;    /* number of tokens of the stream, or samples or documents of the
                                   * files */
     uint64_t           held_out; /* size of the validation part at the end of the data: number of

@@ -1,8 +1,9 @@
 /* tokenizer_test.c -- tests `tokenize`, and `train` and `sample` with a tokenizer.
  *
  * Goal:   a run on text with a tokenizer is the run on the token file that `tokenize` makes of it.
- *         `sample` finds the tokenizer beside the checkpoint, and writes valid UTF-8.  A run does
- *         not continue with another tokenizer.  Uses that have no meaning are refused.
+ *         `sample` finds the tokenizer beside the checkpoint, and writes valid UTF-8.  So do `eval`
+ *         and `export`, by any path of the checkpoint, and `eval` takes no bytes for tokens.  A run
+ *         does not continue with another tokenizer.  Uses that have no meaning are refused.
  * Method: the command, with the tokenizers of tests/tokenizers and a small model.
  */
 #include "command.h"
@@ -55,6 +56,47 @@ static void samples_are_utf8(void **state)
     shell(&result, state, "mv away run/tokenizer.json", 0);
 }
 
+/* Names the checkpoint by links and by dots, from which the directory of the run does not follow
+ * without the file system. */
+static void the_tokenizer_of_a_run_is_found(void **state)
+{
+    static command_result result;
+    shell(&result, state, "ln -s run/step-00000002 link; " LOCKSTEP "eval run --data text >one && "
+        LOCKSTEP "eval link --data text >two && diff one two && (cd link/ && " LOCKSTEP "eval . "
+        "--data $OLDPWD/text) >two && diff one two && grep 'bits per byte' one && " LOCKSTEP
+        "eval link/model.safetensors --heads 2 --data text && " LOCKSTEP "sample link --tokens 1",
+        0);
+    shell(&result, state, LOCKSTEP "export run --out whole && " LOCKSTEP "export link --out linked "
+        "&& (cd run/step-*2 && " LOCKSTEP "export . --out ../../dot) && diff -r whole linked && "
+        "diff -r whole dot && test -f dot/tokenizer.json", 0);
+}
+
+static void bytes_are_not_evaluated_as_other_tokens(void **state)
+{
+    static const struct {
+        const char *line, *says;
+    } cases[] = {
+        { "eval solo --data text", "'solo' was trained with a tokenizer, and no tokenizer.json" },
+        { "eval run --data text", "'run' was trained with a tokenizer, and no tokenizer.json" },
+        { "eval run --data docs:text", "beside it; give --tokenizer FILE" },
+        { "eval ids --data text", "has 560 tokens, not the 256 of text without a tokenizer, and" },
+        { "eval ids/step-*2/model.safetensors --heads 2 --data text", "has 560 tokens, not the" },
+    };
+    static command_result result;
+    shell(&result, state, "cp -r run/step-00000002 solo; mv run/tokenizer.json away; " LOCKSTEP
+        "train " SMALL "--data 'tokens:tokens.bin?vocab=560' --checkpoint ids && " LOCKSTEP
+        "train " SMALL "--data text:text --vocabulary 300 --checkpoint wide && " LOCKSTEP
+        "eval wide --data text && " LOCKSTEP "eval ids --data text --tokenizer away && "
+        LOCKSTEP "eval run --data 'tokens:tokens.bin?vocab=560'", 0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char line[256];
+        (void)snprintf(line, sizeof line, LOCKSTEP "%s", cases[i].line);
+        shell(&result, state, line, 2);
+        assert_says(result.err, cases[i].says);
+    }
+    shell(&result, state, "mv away run/tokenizer.json", 0);
+}
+
 static void other_tokenizers_are_refused(void **state)
 {
     static command_result result;
@@ -83,6 +125,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_and_tokens_train_the_same_model),
         cmocka_unit_test(samples_are_utf8),
+        cmocka_unit_test(the_tokenizer_of_a_run_is_found),
+        cmocka_unit_test(bytes_are_not_evaluated_as_other_tokens),
         cmocka_unit_test(other_tokenizers_are_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

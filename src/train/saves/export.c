@@ -317,12 +317,9 @@ static lk_status publish(exporter *e)
 /* ---- The whole ----------------------------------------------------------------------------- */
 
 /* Sets the directory of the run: the one that has the step. */
-static void find_run(exporter *e)
+static lk_status find_run(exporter *e)
 {
-    (void)snprintf(e->run, sizeof e->run, "%s", lk_checkpoint_path(e->checkpoint));
-    const char *parent = dirname(e->run); /* cuts e->run, or is "." */
-    if (parent != e->run)
-        (void)snprintf(e->run, sizeof e->run, "%s", parent);
+    return lki_directory_above(e->run, lk_checkpoint_path(e->checkpoint));
 }
 
 /* Writes a folder again. */
@@ -357,7 +354,7 @@ static lk_status export_run(exporter *e)
     const char       *model = NULL;
     lk_model_options  options;
     LK_TRY(lk_checkpoint_open(&e->checkpoint, e->options->path, NULL, 0));
-    find_run(e);
+    LK_TRY(find_run(e));
     json_t *config = json_loads(lk_checkpoint_describe(e->checkpoint)->config, 0, NULL);
     lk_status status = read_options(e, config, &model, &options);
     e->adapters      = options.lora_rank > 0;
