@@ -224,6 +224,31 @@ static void damage_is_named_without_options_of_train(void **state)
     }
 }
 
+/* The bytes of a text are no tokens of a model with others, wherever they are from. */
+static void bytes_are_not_trained_as_other_tokens(void **state)
+{
+    static const char *const lines[] = { "train --data text:text", "train --data docs:text",
+                                         "plan --data docs:lines.jsonl", "train --data lines.jsonl",
+                                         "plan --data text" };
+    static command_result result;
+    char                  line[256];
+    shell(&result, state, "cp -r words ids && mv kept.json words/tokenizer.json; "
+        "for i in $(seq 99); do echo '{\"text\": \"some words\"}'; done >lines.jsonl", 0);
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        (void)snprintf(line, sizeof line, LOCKSTEP "%s --init ids --context 8 --steps 1", lines[i]);
+        shell(&result, state, line, 2);
+        assert_says(result.err, "'ids' has 560 tokens, not the 256 of text without a tokenizer; "
+                                "give --tokenizer FILE");
+    }
+    shell(&result, state, LOCKSTEP "train --data stream:text --init words --context 8 --steps 1",
+        2);
+    assert_says(result.err, "and 'stream:text' is read as bytes, which are 256: write token ids");
+    shell(&result, state, LOCKSTEP "tokenize text --tokenizer words/tokenizer.json --out t.bin && "
+        LOCKSTEP "train --data 'tokens:t.bin?vocab=560' --init ids --context 8 --steps 1 "
+        "--quiet && tail -c +1025 t.bin | " LOCKSTEP "train --data 'stream:-?width=16&vocab=560' "
+        "--init ids --context 8 --steps 1 --quiet", 0);
+}
+
 #define EDIT(key, from, to) "sed -i '/\"" key "\"/s/" from "/" to "/' bad/config.json"
 #define INDEX(program) "sed -i '" program "' bad/*.index.json"
 
@@ -301,6 +326,7 @@ int main(void)
         cmocka_unit_test(a_run_takes_its_options_from_the_folder),
         cmocka_unit_test(a_run_goes_on_from_how_it_began),
         cmocka_unit_test(a_folder_is_used_without_a_run),
+        cmocka_unit_test(bytes_are_not_trained_as_other_tokens),
         cmocka_unit_test(damage_is_named_without_options_of_train),
         cmocka_unit_test(damage_and_contradictions_are_refused),
         cmocka_unit_test(models_that_transformers_lacks_are_not_exported),

@@ -100,7 +100,7 @@ LK_NODISCARD lk_status lki_pretrained_complete(lk_train_config *config);
 
 /* Checks that the data have the tokens of such a model. */
 LK_NODISCARD lk_status lki_pretrained_check(const lk_train_config *config,
-                                            const lk_dataset_info *data);
+                                            const lk_dataset *data);
 
 /* ---- The end of a run (finish.c) --------------------------------------------------------- */
 

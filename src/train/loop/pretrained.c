@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/options.h"
 #include "checkpoint/directory.h"
+#include "data/batch.h"
 #include "lockstep/tokenizer.h"
 #include "models/hugging_face.h"
 #include "models/peft.h"
@@ -104,13 +105,19 @@ lk_status lki_pretrained_complete(lk_train_config *c)
     return check_tokenizer(c, from.vocabulary);
 }
 
-lk_status lki_pretrained_check(const lk_train_config *c, const lk_dataset_info *data)
+lk_status lki_pretrained_check(const lk_train_config *c, const lk_dataset *data)
 {
-    uint32_t vocabulary = c->model_options.vocabulary;
-    if (c->init == NULL || !lki_is_folder(c->init) || c->data.tokenizer != NULL ||
-        strncmp(c->data.source, "text:", 5) != 0 || data->classes == vocabulary)
+    const uint32_t vocabulary = c->model_options.vocabulary;
+    const uint32_t classes    = lk_dataset_describe(data)->classes;
+    if (c->init == NULL || !lki_is_folder(c->init) || !lki_dataset_is_bytes(data) ||
+        classes == vocabulary)
         return LK_OK;
+    if (strncmp(c->data.source, "stream:", 7) == 0)
+        return lk_fail(LK_EINVAL, "the model of '%s' has %u tokens, and '%s' is read as bytes, "
+                                  "which are %u: write token ids to the stream, and give "
+                                  "?width=16 or 32 and vocab=%u", c->init, vocabulary,
+                       c->data.source, classes, vocabulary);
     return lk_fail(LK_EINVAL, "the model of '%s' has %u tokens, not the %u of text without a "
                               "tokenizer; give `data.tokenizer` FILE", c->init, vocabulary,
-                   data->classes);
+                   classes);
 }
