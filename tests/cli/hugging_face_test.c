@@ -249,6 +249,51 @@ static void bytes_are_not_trained_as_other_tokens(void **state)
         "--init ids --context 8 --steps 1 --quiet", 0);
 }
 
+/* Runs commands with the folder `bad`, and data that need no tokenizer. */
+static void try_folder(void **state, int status, const char *says)
+{
+    static const char *const lines[] = {
+        "train --init bad --data 'tokens:i.u16?vocab=256' --context 8 --steps 1",
+        "plan --init bad --data 'tokens:i.u16?vocab=256' --context 8",
+        "eval bad --data 'tokens:i.u16?vocab=256'", "export bad --out $(mktemp -u o-XXXX)",
+    };
+    static command_result result;
+    char                  line[256];
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        (void)snprintf(line, sizeof line, LOCKSTEP "%s", lines[i]);
+        shell(&result, state, line, status);
+        if (says != NULL)
+            assert_says(result.err, says);
+    }
+}
+
+/* The tokenizer of a folder is checked with any data, and that of a run before it is exported.  One
+ * of another kind does no harm if the data have ids. */
+static void tokenizers_are_checked_before_they_are_used(void **state)
+{
+    static command_result result;
+    shell(&result, state, "rm -rf bad; cp -r gpt2 bad; head -c 800 /dev/zero >i.u16; "
+        "cp " OF("gpt2") " bad/tokenizer.json", 0);
+    try_folder(state, 2, "'bad/tokenizer.json' has 560 tokens, and the model of 'bad' only 256");
+    shell(&result, state, "head -c 999 " OF("gpt2") " >bad/tokenizer.json", 0);
+    try_folder(state, 1, "'bad/tokenizer.json' is no tokenizer.json");
+    shell(&result, state, "sed 's/\"BPE\"/\"Unigram\"/' " OF("gpt2") " >bad/tokenizer.json", 0);
+    try_folder(state, 0, NULL);
+    shell(&result, state, LOCKSTEP "eval bad --data text", 1);
+    assert_says(result.err, "model Unigram is not supported");
+    shell(&result, state, LOCKSTEP "train gpt " SIZES DATA "--steps 1 --tokenizer " OF("qwen2")
+        " --checkpoint run6 && cp " OF("gpt2") " run6/tokenizer.json; " LOCKSTEP "eval run6 "
+        "--data text; test $? = 2 && ! " LOCKSTEP "sample run6 && " LOCKSTEP "export run6 "
+        "--out none", 2);
+    const char *says = "'run6/tokenizer.json' has 560 tokens, and the model of 'run6' was trained "
+                       "with 566";
+    for (const char *at = result.err, *i = "123"; *i != '\0'; i++, at++) {
+        assert_says(at, says);
+        at = strstr(at, says);
+    }
+    shell(&result, state, "rm -r bad; test ! -e none && ! ls | grep tmp-", 0);
+}
+
 #define EDIT(key, from, to) "sed -i '/\"" key "\"/s/" from "/" to "/' bad/config.json"
 #define INDEX(program) "sed -i '" program "' bad/*.index.json"
 
@@ -327,6 +372,7 @@ int main(void)
         cmocka_unit_test(a_run_goes_on_from_how_it_began),
         cmocka_unit_test(a_folder_is_used_without_a_run),
         cmocka_unit_test(bytes_are_not_trained_as_other_tokens),
+        cmocka_unit_test(tokenizers_are_checked_before_they_are_used),
         cmocka_unit_test(damage_is_named_without_options_of_train),
         cmocka_unit_test(damage_and_contradictions_are_refused),
         cmocka_unit_test(models_that_transformers_lacks_are_not_exported),

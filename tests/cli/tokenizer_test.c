@@ -52,7 +52,7 @@ static void samples_are_utf8(void **state)
     shell(&result, state, "mv run/tokenizer.json away; " LOCKSTEP "sample run", 2);
     assert_non_null(strstr(result.err, "give --tokenizer FILE"));
     shell(&result, state, LOCKSTEP "sample run --tokenizer " OF("qwen2"), 2);
-    assert_non_null(strstr(result.err, "has 566 tokens, but the model of run only 560"));
+    assert_non_null(strstr(result.err, "has 566 tokens, and the model of 'run' only 560"));
     shell(&result, state, "mv away run/tokenizer.json", 0);
 }
 

@@ -10,30 +10,23 @@
 #include "base/options.h"
 #include "checkpoint/directory.h"
 #include "data/batch.h"
-#include "lockstep/tokenizer.h"
 #include "models/hugging_face.h"
 #include "models/peft.h"
 #include "train/loop/loop.h"
 #include "train/saves/save.h"
 #include "train/saves/tokenizer.h"
 
-/* Checks the tokenizer before data are read with it. */
+/* Checks the tokenizer before data are read with it, or that of the folder, which the run keeps. */
 static lk_status check_tokenizer(const lk_train_config *c, uint32_t vocabulary)
 {
-    char          own[LKI_PATH_BYTES];
-    lk_tokenizer *tokenizer = NULL;
-    if (c->data.tokenizer == NULL)
-        return LK_OK;
+    char        own[LKI_PATH_BYTES];
+    const char *given = c->data.tokenizer;
     LK_TRY(lki_directory_join(own, c->init, "tokenizer.json"));
-    LK_TRY(lki_tokenizer_match(c->data.tokenizer, own));
-    LK_TRY(lk_tokenizer_open(&tokenizer, c->data.tokenizer));
-    uint32_t has = lk_tokenizer_describe(tokenizer)->vocabulary;
-    lk_tokenizer_free(tokenizer);
-    if (has > vocabulary)
-        return lk_fail(LK_EINVAL, "the tokenizer '%s' has %u tokens, and the model of '%s' only "
-                                  "%u: it is another model's", c->data.tokenizer, has, c->init,
-                       vocabulary);
-    return LK_OK;
+    if (given != NULL)
+        LK_TRY(lki_tokenizer_match(given, own));
+    else if (access(own, F_OK) != 0)
+        return LK_OK;
+    return lki_tokenizer_fits(given != NULL ? given : own, c->init, vocabulary, given != NULL);
 }
 
 /* Fails because a folder has no config.json. */

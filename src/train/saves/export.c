@@ -137,6 +137,16 @@ static lk_status set_tokens(exporter *e)
     return LK_OK;
 }
 
+/* Checks the tokenizer that is copied. */
+static lk_status check_tokenizer(const exporter *e, const json_t *recorded,
+                                 const lk_model_options *options)
+{
+    char path[LKI_PATH_BYTES];
+    LK_TRY(lki_directory_join(path, e->run, "tokenizer.json"));
+    return e->adapters || access(path, F_OK) != 0
+               ? LK_OK : lki_tokenizer_fits_run(path, e->options->path, options, recorded);
+}
+
 /* Makes the configuration of adapters, in place of that of the model. */
 static lk_status make_adapter_config(exporter *e, const json_t *recorded,
                                      const lk_model_options *options)
@@ -341,6 +351,7 @@ static lk_status export_folder(exporter *e)
     options.tokens  = true;
     options.classes = options.vocabulary;
     options.input   = (lk_shape){ 1, { options.positions } };
+    LK_TRY(check_tokenizer(e, NULL, &options));
     LK_TRY(make_config(e, model, &options));
     LK_TRY(build_model(e, model, &options));
     LK_TRY(lki_init_check(path, e->model));
@@ -358,6 +369,8 @@ static lk_status export_run(exporter *e)
     json_t *config = json_loads(lk_checkpoint_describe(e->checkpoint)->config, 0, NULL);
     lk_status status = read_options(e, config, &model, &options);
     e->adapters      = options.lora_rank > 0;
+    if (status == LK_OK)
+        status = check_tokenizer(e, config, &options);
     if (status == LK_OK)
         status = make_config(e, model, &options);
     if (status == LK_OK)

@@ -10,6 +10,7 @@
 #include "checkpoint/directory.h"
 #include "lockstep/checkpoint.h"
 #include "lockstep/tokenizer.h"
+#include "models/build.h"
 
 static lk_status write_file(const char *folder, const char *name, const void *data, size_t bytes)
 {
@@ -81,6 +82,48 @@ lk_status lki_tokenizer_match(const char *given, const char *own)
     LK_TRY(compare(&same, given, own));
     return same ? LK_OK : lk_fail(LK_EINVAL, "`data.tokenizer` '%s' differs from '%s', the "
                                              "tokenizer of the model; leave it out", given, own);
+}
+
+/* Sets *count to the number of tokens of a tokenizer; to 0 if it may be of a kind that is not
+ * supported, and is. */
+static lk_status count_tokens(uint32_t *count, const char *tokenizer, bool used)
+{
+    lk_tokenizer *opened = NULL;
+    lk_status     status = lk_tokenizer_open(&opened, tokenizer);
+    *count               = status == LK_OK ? lk_tokenizer_describe(opened)->vocabulary : 0;
+    lk_tokenizer_free(opened);
+    return status == LK_EUNSUPPORTED && !used ? LK_OK : status;
+}
+
+static lk_status compare_counts(const char *tokenizer, uint32_t has, const char *path,
+                                uint32_t vocabulary)
+{
+    return has <= vocabulary
+               ? LK_OK
+               : lk_fail(LK_EINVAL, "the tokenizer '%s' has %u tokens, and the model of '%s' only "
+                                    "%u: it is another model's", tokenizer, has, path, vocabulary);
+}
+
+lk_status lki_tokenizer_fits(const char *tokenizer, const char *path, uint32_t vocabulary,
+                             bool used)
+{
+    uint32_t has;
+    LK_TRY(count_tokens(&has, tokenizer, used));
+    return compare_counts(tokenizer, has, path, vocabulary);
+}
+
+lk_status lki_tokenizer_fits_run(const char *tokenizer, const char *path,
+                                 const lk_model_options *model, const json_t *config)
+{
+    const bool used = json_is_true(json_object_get(config, "tokenizer"));
+    uint32_t   has;
+    LK_TRY(count_tokens(&has, tokenizer, used));
+    LK_TRY(compare_counts(tokenizer, has, path, lki_vocabulary(model)));
+    return !used || has == model->classes
+               ? LK_OK
+               : lk_fail(LK_EINVAL, "the tokenizer '%s' has %u tokens, and the model of '%s' was "
+                                    "trained with %u: it is another run's", tokenizer, has, path,
+                         model->classes);
 }
 
 /* Describes the tokenizer to Hugging Face's transformers.  Without this file they take a class by
