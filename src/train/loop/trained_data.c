@@ -133,6 +133,21 @@ static lk_status check_bytes(const lki_trained *t, const lk_evaluate_options *o,
                    o->path, t->options.classes, BYTES, t->pretrained ? "there" : "beside it");
 }
 
+/* Opens the validation part of the run's data, or all of other data. */
+static lk_status open_source(lk_dataset **out, const lki_trained *trained,
+                             const lk_evaluate_options *options, lk_dataset_options *o)
+{
+    const bool table = json_object_get(trained->config, "columns") != NULL;
+    if (!table)
+        return options->own_part
+                   ? lk_dataset_open(out, options->source, o)
+                   : lki_dataset_open_whole(out, options->source, o, !trained->pretrained);
+    LK_TRY(open_table(out, trained, options->source, o));
+    if (!options->own_part)
+        lki_dataset_hold_all(*out);
+    return LK_OK;
+}
+
 lk_status lki_trained_data_open(lk_dataset **out, const lki_trained *trained,
                                 const lk_evaluate_options *options, const char *tokenizer)
 {
@@ -155,10 +170,7 @@ lk_status lki_trained_data_open(lk_dataset **out, const lki_trained *trained,
     set_normalize(trained->config, text, &o);
     if (options->own_part && trained->checkpoint != NULL)
         set_split(trained->config, trained, &o);
-    LK_TRY(table ? open_table(out, trained, options->source, &o)
-                 : lk_dataset_open(out, options->source, &o));
+    LK_TRY(open_source(out, trained, options, &o));
     LK_TRY(check_bytes(trained, options, *out));
-    if (!options->own_part)
-        lki_dataset_hold_all(*out);
     return check_fit(trained, options, lk_dataset_describe(*out));
 }
