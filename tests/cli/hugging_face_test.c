@@ -141,6 +141,55 @@ static void a_run_goes_on_from_how_it_began(void **state)
         LOCKSTEP "verify lora --step 1 && mv away words", 0);
 }
 
+/* Gives runs and new runs paths that are of another kind or of another model. */
+static void other_paths_are_named_for_what_they_are(void **state)
+{
+    static const struct {
+        const char *line, *says;
+    } cases[] = {
+        { "resume lora --steps 3 --init qwen3", "is not the one with which the run in '" },
+        { "verify full --step 1 --init qwen3", "/qwen3' is not the one with which the run in '" },
+        { "verify again --step 1 --init gpt2", "it has other options; give the folder of that" },
+        { "plan --init run3/step-00000001", "is a checkpoint of a run; to continue the run, use" },
+        { "plan gpt --init run3/step-00000001", "is a checkpoint of a run; to continue the run" },
+        { "verify --init run3/step-00000001 --data text --step 1", "is a checkpoint of a run; to" },
+        { "verify --init again --data text --step 1", "is the directory of a run; to continue" },
+        { "train words --data text", "MODEL words: is the folder of a model; to start with its "
+          "weights, write --init words" },
+        { "train run3 --data text", "is the directory of a run; to continue it, use lockstep "
+          "resume run3" },
+    };
+    static command_result result;
+    char                  line[256];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        (void)snprintf(line, sizeof line, LOCKSTEP "%s", cases[i].line);
+        shell(&result, state, line, 2);
+        assert_says(result.err, cases[i].says);
+        assert_says_not(result.err, "copy it from where");
+    }
+}
+
+/* The message of a run that was copied names the files of the copy, and no option. */
+static void a_copied_run_is_compared_with_its_own_tokenizer(void **state)
+{
+    static command_result result;
+    shell(&result, state, "cp -r full copy && " LOCKSTEP "resume copy --steps 4 && " LOCKSTEP
+        "resume copy --steps 5 && sed 's/:{/: {/' words/tokenizer.json >copy/tokenizer.json; "
+        LOCKSTEP "resume copy --steps 6", 2);
+    assert_says(result.err, "/copy/tokenizer.json");
+    assert_says(result.err, "a run goes on with the");
+    assert_says_not(result.err, "--tokenizer");
+    shell(&result, state, "cp -r run3 copy3; sed 's/:{/: {/' " OF("gpt2") " >copy3/tokenizer.json; "
+        LOCKSTEP "resume copy3 --steps 2", 2);
+    assert_says(result.err, "/copy3/tokenizer.json', which the run keeps; a run goes on with the");
+    assert_says_not(result.err, "--tokenizer");
+    shell(&result, state, "cp " OF("qwen2") " copy3/tokenizer.json; sed -i 's|\"tokenizer\": .*|"
+        "\"tokenizer\": \"'$PWD'/run3/tokenizer.json\",|' copy3/command.json; " LOCKSTEP
+        "resume copy3 --steps 2", 2);
+    assert_says(result.err, "/copy3/tokenizer.json' has 566 tokens, and the model of '");
+    assert_says_not(result.err, "/run3/tokenizer.json");
+}
+
 /* Gives commands another tokenizer than that of the model. */
 static void other_tokenizers_are_refused(void **state)
 {
@@ -326,7 +375,10 @@ static const damage_case refused[] = {
     { EDIT("hidden_size", "16", "99999999999"), "llama",
       "`hidden_size` is 99999999999, and must be a whole number" },
     { EDIT("head_dim", "6", "2147483646"), "llama", "a head of 2147483646 values" },
-    { EDIT("num_hidden_layers", "2", "2000000"), "llama", "--layers 2000000; at most 1000" },
+    { EDIT("num_hidden_layers", "2", "2000000"), "llama",
+      "bad/config.json: llama: 'num_hidden_layers' 2000000; at most 1000" },
+    { EDIT("num_key_value_heads", "1", "3"), "llama",
+      "bad/config.json: llama: 'num_attention_heads' 2 cannot share 'num_key_value_heads' 3" },
     { EDIT("num_hidden_layers", "2", "1"), "llama", "for which this model has no" },
     { EDIT("num_hidden_layers", "num", "n"), "llama", "it has no `num_hidden_layers`" },
     { EDIT("vocab_size", "256", "300"), "llama", "has 300 tokens, not the 256" },
@@ -370,6 +422,8 @@ int main(void)
         cmocka_unit_test(a_folder_is_written_again),
         cmocka_unit_test(a_run_takes_its_options_from_the_folder),
         cmocka_unit_test(a_run_goes_on_from_how_it_began),
+        cmocka_unit_test(other_paths_are_named_for_what_they_are),
+        cmocka_unit_test(a_copied_run_is_compared_with_its_own_tokenizer),
         cmocka_unit_test(a_folder_is_used_without_a_run),
         cmocka_unit_test(bytes_are_not_trained_as_other_tokens),
         cmocka_unit_test(tokenizers_are_checked_before_they_are_used),

@@ -57,6 +57,15 @@ static lk_status keep_folder(const char *from, const char *to)
     return LK_OK;
 }
 
+lk_status lki_kept_compare(bool *same, const char *folder, const char *run)
+{
+    char theirs[LKI_PATH_BYTES], kept[LKI_PATH_BYTES];
+    *same = true;
+    LK_TRY(lki_directory_join(theirs, folder, "config.json"));
+    LK_TRY(lki_directory_join(kept, run, "config.json"));
+    return access(kept, F_OK) == 0 ? compare(same, theirs, kept) : LK_OK;
+}
+
 lk_status lki_tokenizer_check(const lk_train_config *config)
 {
     char path[LKI_PATH_BYTES];
@@ -68,10 +77,10 @@ lk_status lki_tokenizer_check(const lk_train_config *config)
         return LK_OK;
     LK_TRY(compare(&same, path, config->data.tokenizer));
     return same ? LK_OK
-                : lk_fail(LK_EINVAL, "the run was made with the tokenizer '%s', from which "
-                                     "`data.tokenizer` '%s' differs; resume with the same one, or "
-                                     "start a new run in another directory", path,
-                          config->data.tokenizer);
+                : lk_fail(LK_EINVAL, "the tokenizer '%s' differs from '%s', which the run keeps; a "
+                                     "run goes on with the tokenizer with which it began: put that "
+                                     "back, or start a new run in another directory",
+                          config->data.tokenizer, path);
 }
 
 lk_status lki_tokenizer_match(const char *given, const char *own)

@@ -16,6 +16,9 @@ LK_NODISCARD lk_status lki_tokenizer_keep(const lk_train_config *config);
  * exist.  Returns LK_EINVAL if they differ. */
 LK_NODISCARD lk_status lki_tokenizer_check(const lk_train_config *config);
 
+/* Sets *same to false if a run keeps another configuration of its model than a folder has. */
+LK_NODISCARD lk_status lki_kept_compare(bool *same, const char *folder, const char *run);
+
 /* Checks that the tokenizer in a file has no token that the model at `path` lacks, which has
  * `vocabulary` of them.  If it is not used, it may be of a kind that is not supported. */
 LK_NODISCARD lk_status lki_tokenizer_fits(const char *tokenizer, const char *path,
