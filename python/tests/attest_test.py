@@ -98,6 +98,15 @@ class Attest(unittest.TestCase):
         lines[1] = f' "manifest_sha256": "{hashlib.sha256(rest.encode()).hexdigest()}",'
         path.write_text("\n".join(lines))
 
+    def forge_losses(self, step):
+        """Make the manifest of a step have the hash over the losses of the log."""
+        lines = map(json.loads, (self.folder / "run" / "log.jsonl").read_text().splitlines())
+        found = ""
+        for bits in [line["loss_bits"] for line in lines if "loss_bits" in line][:step]:
+            found = hashlib.sha256((found + bits).encode()).hexdigest()
+        self.rewrite(step, lambda text: re.sub('"loss-chain": "[0-9a-f]*"',
+                                               f'"loss-chain": "{found}"', text))
+
     def test_progress_on_a_terminal(self):
         self.attest()
         ours, theirs = pty.openpty()
@@ -156,6 +165,9 @@ class Attest(unittest.TestCase):
         weights = re.search("have the hash ([0-9a-f]{64})", failed.stderr)
         self.assertIsNotNone(weights, failed.stderr)
         self.rewrite(6, lambda text: text.replace(manifest["weights"], weights[1]))
+        self.refuse("the last line of the log 'run/log.jsonl' has weights")
+        log = self.folder / "run" / "log.jsonl"
+        log.write_text(log.read_text().replace(manifest["weights"], weights[1]))
         self.attest()
         out = self.verify(1)
         self.assertIn("not equal: the weights after step 6", out)
@@ -174,6 +186,9 @@ class Attest(unittest.TestCase):
         (run / "log.jsonl").write_text("\n".join(
             [line for line in lines if json.loads(line)["step"] <= 5]
             + [line for line in rest if '"loss"' in line]) + "\n")
+        self.refuse("the checkpoint of step 5 is not of the run with these losses")
+        self.forge_losses(5)
+        self.forge_losses(6)
         self.attest()
         out = self.verify(1)
         self.assertIn("segment 2 of 3, steps 3-5:\n  not equal: the weights after step 5", out)
