@@ -71,6 +71,15 @@ static void the_tokenizer_of_a_run_is_found(void **state)
         "diff -r whole dot && test -f dot/tokenizer.json", 0);
 }
 
+/* A file beside a checkpoint that was copied is nothing to a model of bytes. */
+static void a_model_of_bytes_needs_no_tokenizer(void **state)
+{
+    static command_result result;
+    shell(&result, state, LOCKSTEP "train " SMALL "--data text:text --checkpoint bytes && "
+        "mkdir near && cp -r bytes/step-00000002 near/ && cp " OF("gpt2") " near/tokenizer.json "
+        "&& " LOCKSTEP "sample near/step-00000002 --tokens 1", 0);
+}
+
 static void bytes_are_not_evaluated_as_other_tokens(void **state)
 {
     static const struct {
@@ -126,6 +135,7 @@ int main(void)
         cmocka_unit_test(text_and_tokens_train_the_same_model),
         cmocka_unit_test(samples_are_utf8),
         cmocka_unit_test(the_tokenizer_of_a_run_is_found),
+        cmocka_unit_test(a_model_of_bytes_needs_no_tokenizer),
         cmocka_unit_test(bytes_are_not_evaluated_as_other_tokens),
         cmocka_unit_test(other_tokenizers_are_refused),
     };

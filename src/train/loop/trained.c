@@ -17,6 +17,8 @@
 #include "train/saves/base.h"
 #include "train/saves/tokenizer.h"
 
+enum { BYTES = 256 }; /* the tokens of text without a tokenizer */
+
 /* ---- Tensors ----------------------------------------------------------------------------- */
 
 static const lk_tensor *tensor_at(const lki_trained *t, size_t index)
@@ -182,11 +184,14 @@ static lk_status check_tokenizer(const char *path, const char *tokenizer)
 }
 
 /* Checks that the tokenizer that is given, or else the one beside the weights, has the tokens of
- * the model. */
+ * the model.  A model of bytes needs none. */
 static lk_status check_tokens(const lki_trained *t, const char *tokenizer)
 {
-    char found[LKI_PATH_BYTES];
-    if (tokenizer == NULL && t->options.tokens && lki_sample_text_find(found, t->path))
+    char       found[LKI_PATH_BYTES];
+    const bool needs = t->options.tokens &&
+                       (t->options.classes != BYTES ||
+                        json_is_true(json_object_get(t->config, "tokenizer")));
+    if (tokenizer == NULL && needs && lki_sample_text_find(found, t->path))
         tokenizer = found;
     return tokenizer == NULL ? LK_OK
                              : lki_tokenizer_fits_run(tokenizer, t->path, &t->options, t->config);
