@@ -155,6 +155,16 @@ bool lki_train_check_init(const train_options *o, lki_message *error)
     return is_model(init, &info, error);
 }
 
+/* Returns true unless --init has what only runs have.  A run may keep its checkpoints in the folder
+ * with which it began. */
+static bool is_no_other_run(const train_options *o, lki_message *error)
+{
+    const char *init = o->config.init, *folder = o->config.checkpoint.folder;
+    struct stat info;
+    return init == NULL || stat(init, &info) != 0 || !S_ISDIR(info.st_mode) ||
+           (folder != NULL && is_path_of(init, folder)) || is_no_run(init, error);
+}
+
 /* Returns true if the options name a model, or do not have --init in its place, or its folder has
  * one.  Otherwise writes the reason why the model of --init is not known. */
 static bool has_model(const train_options *options, lki_message *error)
@@ -180,7 +190,7 @@ size_t lki_train_check_model(const lki_command *command, const void *target, lki
 {
     const train_options *o = target;
     lki_message          plain;
-    if (most == 0 || has_model(o, &plain))
+    if (most == 0 || (is_no_other_run(o, &plain) && has_model(o, &plain)))
         return 0;
     lki_name_lines(&errors[0], command, &o->file, plain.text);
     return 1;

@@ -233,6 +233,55 @@ static void a_run_goes_on_from_how_it_began(void **state)
         LOCKSTEP "verify lora --step 1 && mv away words", 0);
 }
 
+/* Gives runs and new runs paths that are of another kind or of another model. */
+static void other_paths_are_named_for_what_they_are(void **state)
+{
+    static const struct {
+        const char *line, *says;
+    } cases[] = {
+        { "resume lora --steps 3 --init qwen3", "is not the one with which the run in '" },
+        { "verify full --step 1 --init qwen3", "/qwen3' is not the one with which the run in '" },
+        { "verify again --step 1 --init gpt2", "it has other options; give the folder of that" },
+        { "plan --init run3/step-00000001", "is a checkpoint of a run; to continue the run, use" },
+        { "plan gpt --init run3/step-00000001", "is a checkpoint of a run; to continue the run" },
+        { "verify --init run3/step-00000001 --data text --step 1", "is a checkpoint of a run; to" },
+        { "verify --init again --data text --step 1", "is the directory of a run; to continue" },
+        { "train words --data text", "MODEL words: is the folder of a model; to start with its "
+          "weights, write --init words" },
+        { "train run3 --data text", "is the directory of a run; to continue it, use lockstep "
+          "resume run3" },
+    };
+    static command_result result;
+    char                  line[256];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        (void)snprintf(line, sizeof line, LOCKSTEP "%s", cases[i].line);
+        shell(&result, state, line, 2);
+        assert_says(result.err, cases[i].says);
+        assert_says_not(result.err, "copy it from where");
+    }
+}
+
+/* The message of a run that was copied names the files of the copy, and no option. */
+static void a_copied_run_is_compared_with_its_own_tokenizer(void **state)
+{
+    static command_result result;
+    shell(&result, state, "cp -r full copy && " LOCKSTEP "resume copy --steps 4 && " LOCKSTEP
+        "resume copy --steps 5 && sed 's/:{/: {/' words/tokenizer.json >copy/tokenizer.json; "
+        LOCKSTEP "resume copy --steps 6", 2);
+    assert_says(result.err, "/copy/tokenizer.json");
+    assert_says(result.err, "a run goes on with the");
+    assert_says_not(result.err, "--tokenizer");
+    shell(&result, state, "cp -r run3 copy3; sed 's/:{/: {/' " OF("gpt2") " >copy3/tokenizer.json; "
+        LOCKSTEP "resume copy3 --steps 2", 2);
+    assert_says(result.err, "/copy3/tokenizer.json', which the run keeps; a run goes on with the");
+    assert_says_not(result.err, "--tokenizer");
+    shell(&result, state, "cp " OF("qwen2") " copy3/tokenizer.json; sed -i 's|\"tokenizer\": .*|"
+        "\"tokenizer\": \"'$PWD'/run3/tokenizer.json\",|' copy3/command.json; " LOCKSTEP
+        "resume copy3 --steps 2", 2);
+    assert_says(result.err, "/copy3/tokenizer.json' has 566 tokens, and the model of '");
+    assert_says_not(result.err, "/run3/tokenizer.json");
+}
+
 /* Gives commands another tokenizer than that of the model. */
 static void other_tokenizers_are_refused(void **state)
 {
@@ -316,6 +365,76 @@ static void damage_is_named_without_options_of_train(void **state)
     }
 }
 
+/* The bytes of a text are no tokens of a model with others, wherever they are from. */
+static void bytes_are_not_trained_as_other_tokens(void **state)
+{
+    static const char *const lines[] = { "train --data text:text", "train --data docs:text",
+                                         "plan --data docs:lines.jsonl", "train --data lines.jsonl",
+                                         "plan --data text" };
+    static command_result result;
+    char                  line[256];
+    shell(&result, state, "cp -r words ids && mv kept.json words/tokenizer.json; "
+        "for i in $(seq 99); do echo '{\"text\": \"some words\"}'; done >lines.jsonl", 0);
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        (void)snprintf(line, sizeof line, LOCKSTEP "%s --init ids --context 8 --steps 1", lines[i]);
+        shell(&result, state, line, 2);
+        assert_says(result.err, "'ids' has 560 tokens, not the 256 of text without a tokenizer; "
+                                "give --tokenizer FILE");
+    }
+    shell(&result, state, LOCKSTEP "train --data stream:text --init words --context 8 --steps 1",
+        2);
+    assert_says(result.err, "and 'stream:text' is read as bytes, which are 256: write token ids");
+    shell(&result, state, LOCKSTEP "tokenize text --tokenizer words/tokenizer.json --out t.bin && "
+        LOCKSTEP "train --data 'tokens:t.bin?vocab=560' --init ids --context 8 --steps 1 "
+        "--quiet && tail -c +1025 t.bin | " LOCKSTEP "train --data 'stream:-?width=16&vocab=560' "
+        "--init ids --context 8 --steps 1 --quiet", 0);
+}
+
+/* Runs commands with the folder `bad`, and data that need no tokenizer. */
+static void try_folder(void **state, int status, const char *says)
+{
+    static const char *const lines[] = {
+        "train --init bad --data 'tokens:i.u16?vocab=256' --context 8 --steps 1",
+        "plan --init bad --data 'tokens:i.u16?vocab=256' --context 8",
+        "eval bad --data 'tokens:i.u16?vocab=256'", "export bad --out $(mktemp -u o-XXXX)",
+    };
+    static command_result result;
+    char                  line[256];
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        (void)snprintf(line, sizeof line, LOCKSTEP "%s", lines[i]);
+        shell(&result, state, line, status);
+        if (says != NULL)
+            assert_says(result.err, says);
+    }
+}
+
+/* The tokenizer of a folder is checked with any data, and that of a run before it is exported.  One
+ * of another kind does no harm if the data have ids. */
+static void tokenizers_are_checked_before_they_are_used(void **state)
+{
+    static command_result result;
+    shell(&result, state, "rm -rf bad; cp -r gpt2 bad; head -c 800 /dev/zero >i.u16; "
+        "cp " OF("gpt2") " bad/tokenizer.json", 0);
+    try_folder(state, 2, "'bad/tokenizer.json' has 560 tokens, and the model of 'bad' only 256");
+    shell(&result, state, "head -c 999 " OF("gpt2") " >bad/tokenizer.json", 0);
+    try_folder(state, 1, "'bad/tokenizer.json' is no tokenizer.json");
+    shell(&result, state, "sed 's/\"BPE\"/\"Unigram\"/' " OF("gpt2") " >bad/tokenizer.json", 0);
+    try_folder(state, 0, NULL);
+    shell(&result, state, LOCKSTEP "eval bad --data text", 1);
+    assert_says(result.err, "model Unigram is not supported");
+    shell(&result, state, LOCKSTEP "train gpt " SIZES DATA "--steps 1 --tokenizer " OF("qwen2")
+        " --checkpoint run6 && cp " OF("gpt2") " run6/tokenizer.json; " LOCKSTEP "eval run6 "
+        "--data text; test $? = 2 && ! " LOCKSTEP "sample run6 && " LOCKSTEP "export run6 "
+        "--out none", 2);
+    const char *says = "'run6/tokenizer.json' has 560 tokens, and the model of 'run6' was trained "
+                       "with 566";
+    for (const char *at = result.err, *i = "123"; *i != '\0'; i++, at++) {
+        assert_says(at, says);
+        at = strstr(at, says);
+    }
+    shell(&result, state, "rm -r bad; test ! -e none && ! ls | grep tmp-", 0);
+}
+
 #define EDIT(key, from, to) "sed -i '/\"" key "\"/s/" from "/" to "/' bad/config.json"
 #define INDEX(program) "sed -i '" program "' bad/*.index.json"
 
@@ -348,7 +467,10 @@ static const damage_case refused[] = {
     { EDIT("hidden_size", "16", "99999999999"), "llama",
       "`hidden_size` is 99999999999, and must be a whole number" },
     { EDIT("head_dim", "6", "2147483646"), "llama", "a head of 2147483646 values" },
-    { EDIT("num_hidden_layers", "2", "2000000"), "llama", "--layers 2000000; at most 1000" },
+    { EDIT("num_hidden_layers", "2", "2000000"), "llama",
+      "bad/config.json: llama: 'num_hidden_layers' 2000000; at most 1000" },
+    { EDIT("num_key_value_heads", "1", "3"), "llama",
+      "bad/config.json: llama: 'num_attention_heads' 2 cannot share 'num_key_value_heads' 3" },
     { EDIT("num_hidden_layers", "2", "1"), "llama", "for which this model has no" },
     { EDIT("num_hidden_layers", "num", "n"), "llama", "it has no `num_hidden_layers`" },
     { EDIT("vocab_size", "256", "300"), "llama", "has 300 tokens, not the 256" },
@@ -458,7 +580,11 @@ int main(void)
         cmocka_unit_test(a_weight_under_two_names_has_one_value),
         cmocka_unit_test(a_run_takes_its_options_from_the_folder),
         cmocka_unit_test(a_run_goes_on_from_how_it_began),
+        cmocka_unit_test(other_paths_are_named_for_what_they_are),
+        cmocka_unit_test(a_copied_run_is_compared_with_its_own_tokenizer),
         cmocka_unit_test(a_folder_is_used_without_a_run),
+        cmocka_unit_test(bytes_are_not_trained_as_other_tokens),
+        cmocka_unit_test(tokenizers_are_checked_before_they_are_used),
         cmocka_unit_test(damage_is_named_without_options_of_train),
         cmocka_unit_test(damage_and_contradictions_are_refused),
         cmocka_unit_test(what_is_no_model_is_named),

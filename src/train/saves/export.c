@@ -140,6 +140,16 @@ static lk_status set_tokens(exporter *e)
     return LK_OK;
 }
 
+/* Checks the tokenizer that is copied. */
+static lk_status check_tokenizer(const exporter *e, const json_t *recorded,
+                                 const lk_model_options *options)
+{
+    char path[LKI_PATH_BYTES];
+    LK_TRY(lki_directory_join(path, e->run, "tokenizer.json"));
+    return e->adapters || access(path, F_OK) != 0
+               ? LK_OK : lki_tokenizer_fits_run(path, e->options->path, options, recorded);
+}
+
 /* Makes the configuration of adapters, in place of that of the model. */
 static lk_status make_adapter_config(exporter *e, const json_t *recorded,
                                      const lk_model_options *options)
@@ -330,12 +340,9 @@ static lk_status publish(exporter *e)
 /* ---- The whole ----------------------------------------------------------------------------- */
 
 /* Sets the directory of the run: the one that has the step. */
-static void find_run(exporter *e)
+static lk_status find_run(exporter *e)
 {
-    (void)snprintf(e->run, sizeof e->run, "%s", lk_checkpoint_path(e->checkpoint));
-    const char *parent = dirname(e->run); /* cuts e->run, or is "." */
-    if (parent != e->run)
-        (void)snprintf(e->run, sizeof e->run, "%s", parent);
+    return lki_directory_above(e->run, lk_checkpoint_path(e->checkpoint));
 }
 
 /* Writes a folder again. */
@@ -357,6 +364,7 @@ static lk_status export_folder(exporter *e)
     options.tokens  = true;
     options.classes = options.vocabulary;
     options.input   = (lk_shape){ 1, { options.positions } };
+    LK_TRY(check_tokenizer(e, NULL, &options));
     LK_TRY(lki_folder_open(&e->folder, path));
     LK_TRY(lki_types_list(&e->types, e->folder));
     LK_TRY(make_config(e, model, &options));
@@ -371,12 +379,14 @@ static lk_status export_run(exporter *e)
     const char       *model = NULL;
     lk_model_options  options;
     LK_TRY(lk_checkpoint_open(&e->checkpoint, e->options->path, NULL, 0));
-    find_run(e);
+    LK_TRY(find_run(e));
     json_t *config = json_loads(lk_checkpoint_describe(e->checkpoint)->config, 0, NULL);
     lk_status status = read_options(e, config, &model, &options);
     e->adapters      = options.lora_rank > 0;
     if (status == LK_OK)
         status = lki_types_read(&e->types, e->run);
+    if (status == LK_OK)
+        status = check_tokenizer(e, config, &options);
     if (status == LK_OK)
         status = make_config(e, model, &options);
     if (status == LK_OK)
