@@ -60,6 +60,9 @@ static void outputs_overwrite_no_other_file(void **state)
         { "--metrics other.txt", "--metrics other.txt is a file of another kind" },
         { "--metrics /dev/null", "--metrics /dev/null is no file" },
         { "--log object.json", "--log object.json is a file of another kind" },
+        { "--log trainer.jsonl", "--log trainer.jsonl is a file of another kind" },
+        { "--log begun.jsonl", "--log begun.jsonl is a file of another kind" },
+        { "--resume=auto --log trainer.jsonl --checkpoint cx", "--log trainer.jsonl is a file of" },
         { "--metrics script", "--metrics script is a file of another kind" },
         { "--trace object.json", "--trace object.json is a file of another kind" },
         { "--log same --metrics same", "--log and --metrics are the same file same" },
@@ -74,7 +77,9 @@ static void outputs_overwrite_no_other_file(void **state)
     (void)run_shell(&before, *state,
                     "mkdir refused && cd refused && seq 200 >poem.txt && seq 9 >other.txt && "
                     "ln -s poem.txt link && echo '{\"name\": 1}' >object.json && "
-                    "echo '#!/bin/sh' >script && cksum *");
+                    "echo '#!/bin/sh' >script && "
+                    "echo '{\"step\": 1, \"loss\": 2.5}' >trainer.jsonl && "
+                    "printf '{\"step\": 1' >begun.jsonl && cksum *");
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char line[512];
         (void)snprintf(line, sizeof line, "cd refused && " LK_TEST_COMMAND " train gpt --layers 1 "
