@@ -132,10 +132,18 @@ static void a_resume_keeps_the_log_of_another_run(void **state)
     assert_int_equal(r.status, 0);
     run_command(&r, *state, MLP "--steps 6 --seed 1 --log three.jsonl");
     assert_int_equal(r.status, 0);
+    run_command(&r, *state, MLP "--steps 4 --seed 1 --log t-same.jsonl");
+    assert_int_equal(r.status, 0);
     (void)run_shell(&before, *state, sums);
     run_command(&r, *state, "resume one --steps 6 --log three.jsonl"); /* has the same losses */
     assert_int_equal(r.status, 2);
-    run_command(&r, *state, "resume one --steps 6 --log three.jsonl"); /* has equal losses */
+    assert_says(r.err, "three.jsonl has steps after 4, which would be cut, and the log of this run "
+                       "is ");
+    run_command(&r, *state, "resume one --steps 6 --log t-same.jsonl"); /* has ended at its step */
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "t-same.jsonl has the end of a run, which would be cut, and the log of this "
+                       "run is ");
+    assert_says(r.err, "one.jsonl: leave --log out, or give a new one");
     run_command(&r, *state, "resume one --steps 6 --log two.jsonl");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "two.jsonl has the log of another run, and would be cut and continued: "
