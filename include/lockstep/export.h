@@ -27,10 +27,15 @@ typedef struct {
                               * Hugging Face folder, which is written again */
     const char *out;         /* the new folder; must not exist */
     lk_dtype    dtype;       /* LK_F32, or LK_BF16 or LK_F16, to which values are rounded to nearest
-                              * even; 0 = that of the folder, or of the one with which the run
-                              * began, else LK_F32.  LK_EINVAL names a value that is too large. */
+                              * even; 0 = the type that each tensor has in the folder, or had in
+                              * the one with which the run began, else LK_F32.  LK_EINVAL names a
+                              * value that is too large. */
     lk_weights  weights;
     uint64_t    shard_bytes; /* the largest file of weights, if no tensor is larger; 0 = 5 GB */
+    /* (optional) Called every few milliseconds while weights are written.  If it returns true, what
+     * was written is removed, and lk_export() returns LK_ESTOPPED. */
+    bool (*stop)(void *context);
+    void *stop_context;
 } lk_export_options;
 
 #define LK_EXPORT_OPTIONS_INIT LK_OPTIONS_INIT(lk_export_options)
@@ -38,7 +43,7 @@ typedef struct {
 typedef struct {
     char     type[16]; /* `model_type` of config.json: gpt2, llama, qwen2 or qwen3 */
     uint64_t step, parameters; /* step: 0 of a folder */
-    lk_dtype dtype;
+    lk_dtype dtype; /* of all weights; 0 if they have several types */
 } lk_exported;
 
 /* Writes config.json, the weights as model.safetensors or as shards with their index, and the
@@ -46,8 +51,8 @@ typedef struct {
  * its config.json, of which only the type of the weights may change, as does a folder that is
  * written again.  A run with adapters (lora_rank) writes these alone, as adapter_config.json and
  * adapter_model.safetensors of PEFT.  The folder appears complete and durable, or not at all.
- * LK_EINVAL if it exists; LK_EUNSUPPORTED if transformers has no such model.  `result` may be
- * NULL. */
+ * LK_EINVAL if it exists; LK_ESTOPPED if `stop` asked for it; LK_EUNSUPPORTED if transformers has
+ * no such model.  `result` may be NULL. */
 LK_API LK_NODISCARD lk_status lk_export(const lk_export_options *options, lk_exported *result);
 
 #ifdef __cplusplus

@@ -31,8 +31,8 @@ typedef struct {
     char     hash[33];   /* XXH3-128 of the file, in hex */
 } lk_tokenizer_info;
 
-/* Reads a tokenizer.json.  LK_EIO: it cannot be read; LK_EFORMAT: it is damaged, or has something
- * that is not supported. */
+/* Reads a tokenizer.json.  LK_EIO: it cannot be read; LK_EFORMAT: it is damaged;
+ * LK_EUNSUPPORTED: it is a tokenizer of another kind. */
 LK_API LK_NODISCARD lk_status lk_tokenizer_open(lk_tokenizer **out, const char *path);
 
 /* Reads a tokenizer from memory; `name` is used in messages. */

@@ -14,14 +14,17 @@
 
 enum { LOCK_TRIES = 40, PATH_BYTES = 4160 };
 
-lk_status lki_map_open(lki_map *out, const char *path)
+/* Maps a file of any contents. */
+static lk_status map_file(lki_map *out, const char *path)
 {
     static const uint8_t nothing[1];
     *out   = (lki_map){ nothing, 0 };
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* O_NONBLOCK: a pipe must not block
                                                              * here */
     if (fd < 0)
-        return lk_fail(LK_EIO, "cannot open '%s': %s", path, strerror(errno));
+        return lk_fail(LK_EIO, "cannot open '%s': %s%s", path, strerror(errno),
+                       strstr(path, "://") != NULL ? "; nothing is downloaded: download it first, "
+                                                     "and give the path of the file" : "");
     struct stat info;
     lk_status   status = LK_OK;
     if (fstat(fd, &info) != 0)
@@ -37,6 +40,23 @@ lk_status lki_map_open(lki_map *out, const char *path)
     }
     (void)close(fd);
     return status;
+}
+
+/* Returns true if a file only says where git-lfs has its contents. */
+static bool is_pointer(const lki_map *map)
+{
+    static const char version[] = "version https://git-lfs.github.com/spec/";
+    return map->bytes >= sizeof version - 1 && memcmp(map->data, version, sizeof version - 1) == 0;
+}
+
+lk_status lki_map_open(lki_map *out, const char *path)
+{
+    LK_TRY(map_file(out, path));
+    if (!is_pointer(out))
+        return LK_OK;
+    lki_map_close(out);
+    return lk_fail(LK_EFORMAT, "'%s' is a pointer of git-lfs, and not the file itself: run "
+                               "`git lfs pull` where it was cloned", path);
 }
 
 void lki_map_close(lki_map *map)
@@ -181,7 +201,7 @@ bool lki_file_is_other(const char *path, const char *head)
 {
     const size_t length = strlen(head);
     lki_map      map;
-    if (!lki_is_file(path) || lki_map_open(&map, path) != LK_OK)
+    if (!lki_is_file(path) || map_file(&map, path) != LK_OK)
         return false;
     bool other = map.bytes > 0 && (map.bytes < length || memcmp(map.data, head, length) != 0);
     lki_map_close(&map);

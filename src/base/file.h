@@ -7,7 +7,8 @@
 typedef struct { const uint8_t *data; size_t bytes; } lki_map;
 
 /* Maps a regular file read-only.  An empty file yields zero bytes and a pointer that is not NULL.
- * Returns LK_EIO, with the reason, if the file cannot be mapped. */
+ * Returns LK_EIO, with the reason, if the file cannot be mapped, and LK_EFORMAT for a pointer of
+ * git-lfs. */
 LK_NODISCARD lk_status lki_map_open(lki_map *out, const char *path);
 void lki_map_close(lki_map *map);
 

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,32 @@ lk_status lki_directory_join(char out[LKI_PATH_BYTES], const char *folder, const
     if (length < 0 || length >= LKI_PATH_BYTES)
         return lk_fail(LK_EINVAL, "a path of more than %d bytes: '%.60s...'", LKI_PATH_BYTES - 1,
                        folder);
+    return LK_OK;
+}
+
+/* Returns true if both paths are those of one directory. */
+static bool is_same(const char *one, const char *other)
+{
+    struct stat first, second;
+    return stat(one, &first) == 0 && stat(other, &second) == 0 && first.st_dev == second.st_dev &&
+           first.st_ino == second.st_ino;
+}
+
+lk_status lki_directory_above(char out[LKI_PATH_BYTES], const char *path)
+{
+    char *whole = realpath(path, NULL);
+    if (whole == NULL)
+        return lk_fail(LK_EIO, "cannot open '%s': %s", path, strerror(errno));
+    const size_t length = strnlen(path, LKI_PATH_BYTES - 1);
+    memmove(out, path, length);
+    out[length]        = '\0';
+    const char *given  = dirname(out); /* cuts `out`, or is "." */
+    const char *actual = dirname(whole);
+    if (!is_same(given, actual)) /* a message has the path as it was given, if that is one */
+        given = actual;
+    if (given != out)
+        (void)snprintf(out, LKI_PATH_BYTES, "%s", given);
+    free(whole);
     return LK_OK;
 }
 

@@ -12,6 +12,10 @@ enum { LKI_PATH_BYTES = 4096, LKI_STEP_NAME_BYTES = 32 };
 LK_NODISCARD lk_status lki_directory_join(char out[LKI_PATH_BYTES], const char *folder,
                                           const char *name);
 
+/* Writes the directory that has a file or a directory, also if `path` is a link to it or ends in
+ * dots.  `out` may be `path`.  Returns LK_EIO if nothing is there. */
+LK_NODISCARD lk_status lki_directory_above(char out[LKI_PATH_BYTES], const char *path);
+
 /* Writes the name of a step, "step-00000100". */
 void lki_step_name(char out[LKI_STEP_NAME_BYTES], uint64_t step);
 /* Parses the name of a step.  Returns false for any other spelling. */

@@ -6,6 +6,7 @@
  */
 #include "checkpoint/folder.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,6 +122,19 @@ static lk_status open_index(lki_folder *folder, const char *path, const char *in
 
 /* ---- Opening ------------------------------------------------------------------------------- */
 
+/* Returns true if a directory has a shard. */
+static bool has_shard(const char *path)
+{
+    struct dirent *entry;
+    DIR           *folder = opendir(path);
+    bool           found  = false;
+    while (folder != NULL && !found && (entry = readdir(folder)) != NULL)
+        found = strncmp(entry->d_name, "model-0", 7) == 0 && is_plain(entry->d_name);
+    if (folder != NULL)
+        (void)closedir(folder);
+    return found;
+}
+
 /* Fails because a directory has no weights that can be read.  Not inlined, because its path is
  * large. */
 __attribute__((noinline)) static lk_status refuse_directory(const char *path)
@@ -133,6 +147,9 @@ __attribute__((noinline)) static lk_status refuse_directory(const char *path)
         return lk_fail(LK_EIO, "%s: it has neither " WHOLE_NAME " nor " INDEX_NAME "; it has the "
                                "checkpoints of a run, of which lockstep export makes a folder",
                        path);
+    if (has_shard(path))
+        return lk_fail(LK_EIO, "%s: it has shards of weights, but not " INDEX_NAME ", which says "
+                               "what is in each: copy it from where they are from", path);
     for (size_t i = 0; i < sizeof pickled / sizeof pickled[0]; i++) {
         LK_TRY(lki_directory_join(file, path, pickled[i]));
         if (access(file, F_OK) == 0)
@@ -229,6 +246,41 @@ static lk_status fetch(void *context, size_t tensor, size_t first, size_t count,
     return s->file->fetch(s->file->context, s->order[s->first + tensor], first, count, out);
 }
 
+/* A tensor of a shard, for by_place(). */
+typedef struct {
+    const lk_tensor *tensor;
+    size_t           index;
+} placed;
+
+/* Returns a number by which types are ordered: that of a wider type is larger. */
+static int width_of(lk_dtype dtype)
+{
+    return (int)(2 * lk_dtype_bytes(dtype)) + (dtype == LK_BF16);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const lk_tensor *one = ((const placed *)a)->tensor, *other = ((const placed *)b)->tensor;
+    const int        first = width_of(one->dtype), second = width_of(other->dtype);
+    return first != second ? second - first : strcmp(one->name, other->name);
+}
+
+/* Orders the tensors of a shard as Hugging Face's library does: wider types first, so that all are
+ * aligned, and then by name. */
+static lk_status arrange(const shard *s)
+{
+    const size_t count = s->end - s->first;
+    placed      *all   = NULL;
+    LK_TRY(LKI_NEW(&all, count + 1, "the order of tensors in a file"));
+    for (size_t i = 0; i < count; i++)
+        all[i] = (placed){ &s->file->tensors[s->order[s->first + i]], s->order[s->first + i] };
+    qsort(all, count, sizeof *all, by_place);
+    for (size_t i = 0; i < count; i++)
+        s->order[s->first + i] = all[i].index;
+    lki_free(all);
+    return LK_OK;
+}
+
 static lk_status put_shard(const char *folder, const char *name, const shard *s)
 {
     char       path[LKI_PATH_BYTES];
@@ -236,6 +288,7 @@ static lk_status put_shard(const char *folder, const char *name, const shard *s)
     lki_output output;
     size_t     count = s->end - s->first;
     LK_TRY(lki_directory_join(path, folder, name));
+    LK_TRY(arrange(s));
     LK_TRY(LKI_NEW(&tensors, count + 1, "the tensors of a file"));
     for (size_t i = 0; i < count; i++)
         tensors[i] = s->file->tensors[s->order[s->first + i]];

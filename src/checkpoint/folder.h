@@ -28,12 +28,13 @@ LK_NODISCARD lk_status lki_folder_hash(const lki_folder *folder, char hex[65]);
 
 /* ---- Writing ------------------------------------------------------------------------------- */
 
-/* Writes the tensors of `file` into `folder`, in the order of their names: model.safetensors if
- * they have at most `shard_bytes`, else shards of at most that size (a larger tensor has a shard of
- * its own) and their index.  Files are synced.  file->name is not used. */
+/* Writes the tensors of `file` into `folder`: model.safetensors if they have at most `shard_bytes`,
+ * else shards of at most that size (a larger tensor has a shard of its own), divided in the order
+ * of the names, and their index.  In a file wider types come first, and then the order is that of
+ * the names.  Files are synced.  file->name is not used. */
 LK_NODISCARD lk_status lki_folder_write(const char *folder, const lk_checkpoint_file *file,
                                         uint64_t shard_bytes);
-/* Writes the tensors of `file` into the file `name` in `folder`, in the order of their names. */
+/* Writes the tensors of `file` into the file `name` in `folder`, in the same order. */
 LK_NODISCARD lk_status lki_folder_write_one(const char *folder, const char *name,
                                             const lk_checkpoint_file *file);
 

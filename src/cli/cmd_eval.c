@@ -29,8 +29,9 @@ static const lki_option table[] = {
     { .name = "data", .type = LKI_OPTION_STRING, .value = "SOURCE", .offset = AT(source),
       .preset = "the validation part of the run", .once = true,
       .help = "what to evaluate on: a file or folder, or KIND:FILE as for train" },
-    LKI_STRING("tokenizer", "FILE", AT(tokenizer), "tokenizer.json beside the weights",
-               "the tokenizer.json of the model"),
+    { .name = "tokenizer", .type = LKI_OPTION_STRING, .value = "FILE", .offset = AT(tokenizer),
+      .preset = "tokenizer.json beside the weights", .once = true,
+      .help = "the tokenizer.json of the model" },
     LKI_U32("context", "N", AT(context), 1, 1 << 24, "the positions of the model, at most 1024",
             "tokens of a sample, for a folder as transformers writes it"),
     LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(weights), lki_weights_choices,
@@ -178,6 +179,8 @@ static int eval_main(int argc, char **argv)
         done = lki_refuse_half_job(&lki_command_eval, NULL);
     if (done < 0)
         done = lki_take_init(&lki_command_eval, &options.evaluate.path, options.init);
+    if (done < 0)
+        done = lki_check_trained(&lki_command_eval, options.evaluate.path);
     if (done >= 0)
         return done;
     char *tokenizer = NULL; /* the current directory may change */

@@ -1,8 +1,14 @@
 /* cmd_export.c -- `lockstep export`: writes a trained model as a folder of Hugging Face's. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "cli/commands.h"
+#include "cli/replay.h"
 #include "cli/values.h"
 #include "cli/words.h"
 #include "cli/workers.h"
+#include "lockstep/tokenizer.h"
 #include "lockstep/train.h"
 
 typedef struct {
@@ -25,9 +31,9 @@ static const lki_option table[] = {
                    "a directory of checkpoints (uses the newest), a checkpoint, or a folder as "
                    "transformers writes it"),
     { .name = "out", .type = LKI_OPTION_STRING, .value = "DIR", .offset = AT(export.out),
-      .required = true, .help = "the folder to write, which must not exist" },
+      .required = true, .once = true, .help = "the folder to write, which must not exist" },
     LKI_CHOICE(LKI_OPTION_CHOICE, "dtype", "TYPE", AT(dtype), types,
-               "that of the folder, also of --init; else f32",
+               "the type of each tensor in the folder, also of --init; else f32",
                "type of the weights; bf16 and f16 round them to nearest even"),
     LKI_CHOICE(LKI_OPTION_CHOICE, "weights", "WHICH", AT(export.weights), lki_weights_choices,
                "ema, if there is one", "export the model's weights, or their moving average"),
@@ -38,12 +44,53 @@ static const lki_option table[] = {
 };
 /* clang-format on */
 
+/* Returns the name of the type of the weights; 0: they have several. */
 static const char *name_of(lk_dtype dtype)
 {
     const lki_choice *type = types;
+    if (dtype == 0)
+        return "several types";
     while (type[1].name != NULL && type->value != (int)dtype)
         type++;
     return type->name;
+}
+
+/* Prints a note if transformers gives a tokenizer other rules than it has: AutoTokenizer takes
+ * those of Qwen for every qwen2, whatever tokenizer_config.json says. */
+static void note_tokenizer(const char *folder, const char *type)
+{
+    char          path[4096];
+    lk_tokenizer *tokenizer = NULL;
+    if (strcmp(type, "qwen2") != 0 ||
+        snprintf(path, sizeof path, "%s/tokenizer.json", folder) >= (int)sizeof path ||
+        access(path, F_OK) != 0 || lk_tokenizer_open(&tokenizer, path) != LK_OK)
+        return;
+    const lk_tokenizer_info *info = lk_tokenizer_describe(tokenizer);
+    if (strcmp(info->split, "qwen2") != 0 || !info->nfc)
+        fprintf(stderr,
+                "note: AutoTokenizer of transformers 5 splits text by the rules of Qwen for every "
+                "qwen2, and the tokenizer of this one has others (%s%s): load it by "
+                "PreTrainedTokenizerFast.from_pretrained(\"%s\"), or the ids are wrong\n",
+                info->split, info->nfc ? "" : ", no NFC", folder);
+    lk_tokenizer_free(tokenizer);
+}
+
+/* Returns true after Ctrl-C and the like.  Implements lk_export_options.stop. */
+static bool stop(void *before)
+{
+    return lki_is_asked_to_end(before);
+}
+
+/* Exports while signals that end the command are held, so that one leaves no unfinished folder. */
+static lk_status export_held(lk_export_options *options, lk_exported *result)
+{
+    sigset_t before;
+    options->stop         = stop;
+    options->stop_context = &before;
+    lki_hold_signals(&before);
+    lk_status status = lk_export(options, result);
+    lki_release_signals(&before);
+    return status;
 }
 
 static int export_main(int argc, char **argv)
@@ -53,11 +100,13 @@ static int export_main(int argc, char **argv)
     int            done = lki_options_parse(&lki_command_export, argc, argv, &options);
     if (done < 0)
         done = lki_refuse_half_job(&lki_command_export, NULL);
+    if (done < 0)
+        done = lki_check_trained(&lki_command_export, options.export.path);
     if (done >= 0)
         return done;
     options.export.dtype       = (lk_dtype)options.dtype;
     options.export.shard_bytes = options.shard_bytes;
-    lk_status status           = lk_export(&options.export, &result);
+    lk_status status           = export_held(&options.export, &result);
     if (status != LK_OK) {
         lki_print_error_about("export", options.export.path,
                               "or a folder as transformers writes it");
@@ -68,6 +117,7 @@ static int export_main(int argc, char **argv)
     if (result.step > 0) /* a folder has none */
         printf(", step %llu", (unsigned long long)result.step);
     printf("\n");
+    note_tokenizer(options.export.out, result.type);
     return 0;
 }
 

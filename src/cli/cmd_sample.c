@@ -31,8 +31,9 @@ static const lki_option table[] = {
     LKI_U32("tokens", "N", AT(tokens), 1, 1 << 24, "256", "largest number of tokens to generate"),
     LKI_U32("count", "N", AT(count), 1, 1 << 24, "1",
             "number of texts, each followed by a newline"),
-    LKI_STRING("tokenizer", "FILE", AT(tokenizer), "tokenizer.json beside the weights",
-               "the tokenizer.json of the model; a model of 256 tokens has bytes as tokens"),
+    { .name = "tokenizer", .type = LKI_OPTION_STRING, .value = "FILE", .offset = AT(tokenizer),
+      .preset = "tokenizer.json beside the weights", .once = true,
+      .help = "the tokenizer.json of the model; a model of 256 tokens has bytes as tokens" },
     LKI_REAL("temperature", "T", AT(temperature), &lki_range_not_negative, "0.8",
              "0 always chooses the most likely token; 1 samples from the model's distribution"),
     LKI_U32("top-k", "K", AT(top_k), 1, 1 << 24, "all",
@@ -102,7 +103,6 @@ static char *read_prompt(void)
 static int sample(lk_sample_options *options, bool raw)
 {
     lki_text text    = { .controls = isatty(STDOUT_FILENO) != 1 };
-    char     hint[LKI_WORDS_BYTES];
     options->context = raw ? NULL : &text;
     if (options->threads == 0)
         options->threads = lki_core_count();
@@ -110,8 +110,6 @@ static int sample(lk_sample_options *options, bool raw)
         return 0;
     lki_print_error_about("sample", options->path, "a folder as transformers writes it, or a "
                                                    ".safetensors file");
-    if (lki_hub_hint(hint, options->path))
-        fprintf(stderr, "(%s)\n", hint);
     return lk_error_last()->status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
 }
 
@@ -126,6 +124,8 @@ static int sample_main(int argc, char **argv)
         done = lki_refuse_half_job(&lki_command_sample, NULL);
     if (done < 0)
         done = lki_take_init(&lki_command_sample, &options.sample.path, options.init);
+    if (done < 0)
+        done = lki_check_trained(&lki_command_sample, options.sample.path);
     if (done >= 0)
         return done;
     if (options.sample.prompt != NULL && strcmp(options.sample.prompt, "-") == 0) {

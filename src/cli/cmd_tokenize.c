@@ -27,9 +27,10 @@ static const lki_option table[] = {
     { .name = "FILE", .type = LKI_OPTION_REST, .offset = AT(files), .required = true,
       .help = "text files, which are joined in this order" },
     { .name = "tokenizer", .type = LKI_OPTION_STRING, .value = "FILE", .offset = AT(tokenizer),
-      .required = true, .help = "a tokenizer.json of byte-level BPE (GPT-2, Llama 3, Qwen)" },
+      .required = true, .once = true,
+      .help = "a tokenizer.json of byte-level BPE (GPT-2, Llama 3, Qwen)" },
     { .name = "out", .type = LKI_OPTION_STRING, .value = "FILE", .offset = AT(out),
-      .required = true, .help = "the token file to write, for --data tokens:FILE" },
+      .required = true, .once = true, .help = "the token file to write, for --data tokens:FILE" },
     LKI_FLAG("documents", AT(documents),
              "write the tokenizer's end of text after each file, for --data docs:FILE?end=ID"),
     LKI_U32("threads", "N", AT(threads), 1, 1024, "all cores", "number of threads"),
@@ -51,6 +52,16 @@ static lk_status fail_with(lk_status status, const char *what, const char *path,
     char text[1100];
     (void)snprintf(text, sizeof text, "cannot %s '%.900s': %s", what, path, strerror(error));
     return lk_error_set(status, text);
+}
+
+/* Fails because a path is not that of a file. */
+static lk_status refuse_kind(const char *path, bool folder)
+{
+    char text[1100];
+    (void)snprintf(text, sizeof text, "'%.400s' is %s", path,
+                   folder ? "a folder: give its files, such as FOLDER/*.txt"
+                          : "no regular file, such as a pipe: write it to a file first");
+    return lk_error_set(LK_EINVAL, text);
 }
 
 static lk_status write_ids(void *context, const int32_t *ids, size_t count)
@@ -91,7 +102,7 @@ static lk_status encode_file(lk_encoder *encoder, const char *path, sink *to)
         return fail_with(LK_EIO, "open", path, errno);
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
         (void)close(fd);
-        return fail_with(LK_EIO, "read", path, EINVAL);
+        return refuse_kind(path, S_ISDIR(info.st_mode));
     }
     size_t bytes = (size_t)info.st_size;
     if (bytes > 0)
@@ -151,6 +162,8 @@ static lk_status encode_files(const tokenize_options *options, const lk_tokenize
             status = write_ids(to, &end, 1);
     }
     lk_encoder_free(encoder);
+    if (status == LK_OK && to->count == 0)
+        return lk_error_set(LK_EINVAL, "the texts are empty, and no token file was written");
     return status;
 }
 

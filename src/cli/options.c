@@ -143,7 +143,7 @@ static bool set_from_line(state *s, const lki_option *option, const char *text)
     if (option->once && before->text != NULL && before->key == NULL)
         return lki_refuse(&s->error, "--%s stands twice: %s, --%s %s", option->name,
                           strcmp(option->name, "data") == 0 ? "give one file, or a folder with all"
-                                                            : "write all in one",
+                          : option->read != NULL ? "write all in one" : "give one",
                           option->name, option->value);
     return set(s, option, (origin){ .text = text });
 }

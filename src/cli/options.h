@@ -172,8 +172,9 @@ typedef struct {
       .unless = "init",                                                                          \
       .help = "the directory of a run (uses the newest checkpoint), a checkpoint, a folder as "  \
               "transformers writes it, or a .safetensors file" },                                \
-    LKI_STRING("init", "DIR", init_, "none", "a folder as transformers writes it, in place of "  \
-               name_),                                                                           \
+    { .name = "init", .type = LKI_OPTION_STRING, .value = "DIR", .offset = init_,                \
+      .preset = "none", .once = true,                                                            \
+      .help = "a folder as transformers writes it, in place of " name_ },                        \
     LKI_STRING("adapter", "DIR", adapter_, "none",                                               \
                "adapters for such a folder: a folder as PEFT writes it")
 /* clang-format on */
@@ -223,6 +224,11 @@ int lki_usage_error(const lki_command *command, const char *format, ...)
 /* Takes the value of --init, which may be NULL, in place of the positional `path` (LKI_TRAINED).
  * Returns a negative number or, if both are given, prints an error and returns the exit status. */
 int lki_take_init(const lki_command *command, const char **path, const char *init);
+
+/* Checks the path of a trained model: it must be no URL, and the configuration of a Hugging Face
+ * folder must be that of a model that is supported.  Returns a negative number, or prints an error
+ * and returns the exit status, which is the same for all commands. */
+int lki_check_trained(const lki_command *command, const char *path);
 
 /* Prints an error like lki_usage_error() about options that may be in the config file `file` (NULL:
  * no file). */

@@ -377,20 +377,6 @@ static bool is_output(const char *name)
     return false;
 }
 
-/* Appends the recorded tokenizer or, if that is gone, the one that the run keeps. */
-static void add_tokenizer(arguments *a, const json_t *object, const char *run, const char *value)
-{
-    char      *path = recorded_path(object, value), *own = NULL, *kept = NULL;
-    const bool gone = path != NULL && access(path, F_OK) != 0;
-    if (gone && asprintf(&own, "%s/tokenizer.json", run) >= 0) {
-        kept = realpath(own, NULL);
-        free(own);
-    }
-    add_option(a, "tokenizer", kept != NULL ? kept : value);
-    free(kept);
-    free(path);
-}
-
 /* ---- Where the files of a run are ---------------------------------------------------------- */
 
 /* The files of a run that may have been moved, with those of its data that are nowhere. */
@@ -458,6 +444,25 @@ __attribute__((noinline)) static bool place_inside(const places *p, const char *
     return inside;
 }
 
+/* Appends the recorded tokenizer.  In place of one that is gone, or that was in the directory of
+ * the run, it is the one that the run keeps.  Not inlined, because the path is large. */
+__attribute__((noinline)) static void add_tokenizer(arguments *a, const places *p,
+                                                    const char *value)
+{
+    char  text[2 * PATH];
+    char *path = recorded_path(p->object, value), *own = NULL, *kept = NULL;
+    if (place_inside(p, value, text, sizeof text))
+        kept = realpath(text, NULL);
+    else if (path != NULL && access(path, F_OK) != 0 &&
+             asprintf(&own, "%s/tokenizer.json", p->run) >= 0) {
+        kept = realpath(own, NULL);
+        free(own);
+    }
+    add_option(a, "tokenizer", kept != NULL ? kept : value);
+    free(kept);
+    free(path);
+}
+
 /* Appends a recorded option that names a file which the run writes.  A file outside the directory
  * of a copied run is left to its original.  Not inlined, because the path is large. */
 __attribute__((noinline)) static void add_output(arguments *a, places *p, const char *name,
@@ -497,7 +502,7 @@ static bool add_recorded(arguments *a, places *p, const char *asker, char *const
         if (is_replaced(name, more) || text == NULL)
             continue;
         if (strcmp(name, "tokenizer") == 0)
-            add_tokenizer(a, p->object, p->run, text);
+            add_tokenizer(a, p, text);
         else if (is_output(name))
             add_output(a, p, name, text, asker, has(more, name));
         else

@@ -33,9 +33,10 @@ bool lki_record_log(const char *run, char *path, size_t bytes);
 /* Makes the arguments of `command` that continue or repeat the run in the directory `run`: the
  * recorded options, then --checkpoint and `more`, a list that ends with NULL, in which paths are
  * relative to the current directory.  Files of a run that was moved are looked for where it is now.
- * A recorded tokenizer that is gone is replaced by the one that the run keeps.  Changes to the
- * directory in which the run was started, if it is there.  Returns NULL after an error, which is
- * printed and names the command `asker`.  Free with lki_record_free(). */
+ * A recorded tokenizer that is gone, or was in the directory of the run, is replaced by the one
+ * that the run keeps.  Changes to the directory in which the run was started, if it is there.
+ * Returns NULL after an error, which is printed and names the command `asker`.  Free with
+ * lki_record_free(). */
 char **lki_record_arguments(const char *asker, const char *command, const char *run,
                             char *const *more, int *argc);
 void   lki_record_free(char **argv);

@@ -213,8 +213,7 @@ void lki_release_signals(const sigset_t *before)
     (void)sigprocmask(SIG_SETMASK, before, NULL);
 }
 
-/* Returns true if a signal that is held, and was not held before, has arrived. */
-static bool is_asked_to_end(const sigset_t *before)
+bool lki_is_asked_to_end(const sigset_t *before)
 {
     sigset_t arrived, held;
     if (sigpending(&arrived) != 0 || sigprocmask(SIG_BLOCK, NULL, &held) != 0)
@@ -256,7 +255,7 @@ static int await(pid_t pid, const lki_replay_part *part, const char *folder, con
     int                   status = 0;
     (void)clock_gettime(CLOCK_MONOTONIC, &p.begun);
     for (pid_t ended = 0; !ends_early && (ended = waitpid(pid, &status, WNOHANG)) != pid;) {
-        ends_early = is_asked_to_end(before) || (ended < 0 && errno != EINTR);
+        ends_early = lki_is_asked_to_end(before) || (ended < 0 && errno != EINTR);
         if (!asked && access(wanted, F_OK) == 0) {
             (void)kill(pid, SIGTERM);
             asked = true;
@@ -309,7 +308,7 @@ bool lki_replay(const lki_replay_part *part, const char *folder, const sigset_t 
     }
     pid_t pid    = start(part, folder, before);
     int   status = pid > 0 ? await(pid, part, folder, wanted, before) : -1;
-    if (is_asked_to_end(before))
+    if (lki_is_asked_to_end(before))
         return false;
     if (access(wanted, F_OK) == 0)
         return true;

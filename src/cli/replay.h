@@ -19,6 +19,9 @@ typedef struct {
  * and stores the mask before. */
 void lki_hold_signals(sigset_t *before);
 
+/* Returns true if a signal that is held, and was not held before, has arrived. */
+bool lki_is_asked_to_end(const sigset_t *before);
+
 /* Unblocks them again.  If one has arrived meanwhile, this process ends here. */
 void lki_release_signals(const sigset_t *before);
 

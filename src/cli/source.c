@@ -9,6 +9,7 @@
 
 #include "cli/record.h"
 #include "cli/values.h"
+#include "cli/words.h"
 #include "lockstep/checkpoint.h"
 
 static const char *const kinds[] = { "text", "tokens", "shards", "idx", "cifar10",
@@ -121,6 +122,9 @@ static const char *advice_for(const char *path)
         { ".zip", "is packed; unpack it, and give the folder" },
         { ".tgz", "is packed; unpack it, and give the folder" },
         { ".tar.gz", "is packed; unpack it (gunzip), and give the .tar file" },
+        { ".jsonl.gz", "is packed; `python -m lockstep prepare` makes token files of it, or unpack "
+                       "it (gunzip), and give the .jsonl file" },
+        { ".gz", "is packed; unpack it first (gunzip)" },
         { ".xz", "is packed; unpack it first" },
         { ".zst", "is packed; unpack it first" },
     };
@@ -336,15 +340,31 @@ static bool has_word(const char *given)
     return false;
 }
 
+static bool refuse_download(lki_message *error)
+{
+    return lki_refuse(error, "nothing is downloaded: download it first, and give the file or "
+                             "folder");
+}
+
+/* Checks what follows a kind: it must be no URL, and documents must not be packed. */
+static bool check_rest(const char *given, lki_message *error)
+{
+    const char *path = strchr(given, ':') + 1;
+    if (lki_is_url(path) && !exists(path))
+        return refuse_download(error);
+    if (strncmp(given, "docs:", 5) == 0 && ends(path, ".gz"))
+        return lki_refuse(error, "%s", advice_for(path));
+    return true;
+}
+
 static bool refuse_unknown(const char *given, lki_message *error)
 {
     char        word[24] = "";
     size_t      length = strcspn(given, ":");
     bool        colon  = given[length] == ':' && length < sizeof word;
     const char *meant  = NULL;
-    if (strstr(given, "://") != NULL)
-        return lki_refuse(error, "nothing is downloaded: download it first, and give the file or "
-                                 "folder");
+    if (lki_is_url(given))
+        return refuse_download(error);
     if (!colon)
         return lki_refuse(error, "there is no such file or folder; correct the path");
     (void)snprintf(word, sizeof word, "%.*s", (int)length, given);
@@ -382,6 +402,6 @@ static bool recognise(const char *given, char out[LKI_SOURCE_BYTES], lki_message
 const char *lki_source_of(const char *given, char out[LKI_SOURCE_BYTES], lki_message *error)
 {
     if (has_word(given))
-        return given;
+        return check_rest(given, error) ? given : NULL;
     return recognise(given, out, error) ? out : NULL;
 }

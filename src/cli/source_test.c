@@ -19,7 +19,7 @@ static const char script[] =
     "printf 'Once upon' >book.txt; printf 'int x;' >a.c; printf '{}' >a.jsonl; "
     "printf 'a\\000b' >odd.x; printf 'ab' >ids.u16; printf 'ab' >train.bin; "
     "printf '\\200\\000\\065\\001\\001\\000\\000\\000ab' >w; printf 'x' >m.safetensors; "
-    "printf 'x' >t.parquet; printf 'x' >t.tsv; "
+    "touch lines.jsonl.gz book.txt.gz; printf 'x' >t.parquet; printf 'x' >t.tsv; "
     "mkfifo pipe; mkdir texts src ids cifar mnist both arrays sets; "
     "touch texts/a.txt texts/README src/a.c ids/a.bin ids/README.md; "
     "touch cifar/data_batch_1.bin cifar/test_batch.bin; "
@@ -67,6 +67,10 @@ static const struct {
     { "ids.u16?vocab=5", NULL, "a kind before them" },
     { "tockens:ids.u16", NULL, "did you mean tokens" },
     { "https://host/book.txt", NULL, "nothing is downloaded: download it first" },
+    { "text:https://host/book.txt", NULL, "nothing is downloaded: download it first" },
+    { "lines.jsonl.gz", NULL, "`python -m lockstep prepare` makes token files of it" },
+    { "docs:lines.jsonl.gz", NULL, "`python -m lockstep prepare` makes token files of it" },
+    { "book.txt.gz", NULL, "is packed; unpack it first (gunzip)" },
     { "run", NULL, "is the directory of a run, not data" },
     { "begun", NULL, "is the directory of a run, not data" },
     { "step", NULL, "has the weights of a model (model.safetensors), not data" },

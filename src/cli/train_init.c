@@ -16,18 +16,12 @@
 
 /* ---- What is no model ---------------------------------------------------------------------- */
 
-static bool is_url(const char *path)
-{
-    return strstr(path, "://") != NULL;
-}
-
 static bool refuse_missing(const char *init, lki_message *error)
 {
     const int why = errno;
     char      hint[LKI_WORDS_BYTES];
-    if (is_url(init))
-        return lki_refuse(error, "--init %.200s: nothing is downloaded; download the folder first, "
-                                 "as in hf download NAME --local-dir DIR, and give its path", init);
+    if (lki_is_url(init))
+        return lki_refuse(error, "--init %.200s: " LKI_DOWNLOAD_FIRST, init);
     if (why != ENOENT || !lki_hub_hint(hint, init))
         return lki_refuse(error, "--init %.300s: %s; correct the path", init, strerror(why));
     return lki_refuse(error, "--init %.100s: %s; correct the path, or, %.320s", init,
@@ -77,6 +71,8 @@ static bool is_weights(const char *init, lki_message *error)
         (void)fclose(file);
     if (got < sizeof head || head[8] == '{')
         return true;
+    if (memcmp(head, "version h", sizeof head) == 0)
+        return true; /* a pointer of git-lfs, which the library reports */
     const char *what = head[0] == '{'                   ? "is JSON, such as the log of a run"
                        : memcmp(head, "PK\3\4", 4) == 0 ? "is a PyTorch file or another archive"
                        : memcmp(head, "GGUF", 4) == 0   ? "is a GGUF file"
@@ -154,9 +150,19 @@ bool lki_train_check_init(const train_options *o, lki_message *error)
     if (o->config.checkpoint.resume)
         return is_as_recorded(o, error);
     if (stat(init, &info) != 0) /* rank 0 alone reads a file */
-        return (!lki_hub_hint(hint, init) && !is_url(init)) || lki_writes_elsewhere(o) ||
+        return (!lki_hub_hint(hint, init) && !lki_is_url(init)) || lki_writes_elsewhere(o) ||
                refuse_missing(init, error);
     return is_model(init, &info, error);
+}
+
+/* Returns true unless --init has what only runs have.  A run may keep its checkpoints in the folder
+ * with which it began. */
+static bool is_no_other_run(const train_options *o, lki_message *error)
+{
+    const char *init = o->config.init, *folder = o->config.checkpoint.folder;
+    struct stat info;
+    return init == NULL || stat(init, &info) != 0 || !S_ISDIR(info.st_mode) ||
+           (folder != NULL && is_path_of(init, folder)) || is_no_run(init, error);
 }
 
 /* Returns true if the options name a model, or do not have --init in its place, or its folder has
@@ -184,7 +190,7 @@ size_t lki_train_check_model(const lki_command *command, const void *target, lki
 {
     const train_options *o = target;
     lki_message          plain;
-    if (most == 0 || has_model(o, &plain))
+    if (most == 0 || (is_no_other_run(o, &plain) && has_model(o, &plain)))
         return 0;
     lki_name_lines(&errors[0], command, &o->file, plain.text);
     return 1;

@@ -1,10 +1,12 @@
 /* usage.c -- errors about options, in terms of the command line and of the config file. */
 #include <stdarg.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/options.h"
 #include "cli/train.h"
 #include "cli/words.h"
+#include "lockstep/checkpoint.h"
 
 void lki_name_lines(lki_message *out, const lki_command *command, const lki_config_file *file,
                     const char *text)
@@ -77,6 +79,28 @@ int lki_take_init(const lki_command *command, const char **path, const char *ini
                                         "takes the place of the other", *path, init);
     *path = *path != NULL ? *path : init;
     return -1;
+}
+
+/* Returns true if a path is that of a folder with a configuration, and not of a run. */
+static bool is_pretrained(const char *path)
+{
+    char config[4096];
+    bool run = false;
+    return snprintf(config, sizeof config, "%s/config.json", path) < (int)sizeof config &&
+           access(config, F_OK) == 0 && lk_checkpoint_exists(path, &run) == LK_OK && !run;
+}
+
+int lki_check_trained(const lki_command *command, const char *path)
+{
+    const char      *model   = NULL;
+    lk_model_options options = { .struct_size = sizeof options };
+    if (lki_is_url(path) && access(path, F_OK) != 0)
+        return lki_usage_error(command, "%.300s: " LKI_DOWNLOAD_FIRST, path);
+    if (!is_pretrained(path) || (lk_folder_model(&model, path) == LK_OK &&
+                                 lk_folder_options(&options, path) == LK_OK))
+        return -1;
+    lki_print_error(command->name);
+    return LKI_EXIT_USAGE;
 }
 
 int lki_usage_error_of(const lki_command *command, const lki_config_file *file, const char *format,

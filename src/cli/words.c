@@ -26,6 +26,7 @@ static const word words[] = {
     { "insecure", "FLAG", "insecure" }, /* options of lki_nodes, which several commands have */
     { "node", "U32", "node-rank" },
     { "address", "STRING", "address" }, /* of watch */
+    { "dtype", "CHOICE", "dtype" },     /* of export */
     { "hosts", "U32", "hosts" },
     { "lk_train_replay", "COMMAND", "`lockstep verify`" },
     { "replay.step", "U64", "step" },
@@ -112,9 +113,17 @@ static bool is_checkpoint(const char *path)
 
 void lki_print_error_about(const char *command, const char *path, const char *others)
 {
+    char hint[LKI_WORDS_BYTES];
     lki_print_error(command);
     if (!is_checkpoint(path))
         fprintf(stderr, "(give the --checkpoint directory of a run, %s)\n", others);
+    if (lki_hub_hint(hint, path))
+        fprintf(stderr, "(%s)\n", hint);
+}
+
+bool lki_is_url(const char *path)
+{
+    return strstr(path, "://") != NULL;
 }
 
 bool lki_hub_hint(char out[LKI_WORDS_BYTES], const char *path)

@@ -19,8 +19,16 @@ void lki_print_message(const char *command, const char *message);
 void lki_print_error(const char *command);
 
 /* Prints the same, and if `path` is not that of weights, says what would be: a run, or `others`,
- * such as "or a .safetensors file". */
+ * such as "or a .safetensors file".  Also prints lki_hub_hint(). */
 void lki_print_error_about(const char *command, const char *path, const char *others);
+
+/* Says what to do about a URL in place of a folder. */
+#define LKI_DOWNLOAD_FIRST                                                                       \
+    "nothing is downloaded; download the folder first, as in hf download NAME --local-dir DIR, " \
+    "and give its path"
+
+/* Returns true if a path is a URL, such as https://host/file. */
+bool lki_is_url(const char *path);
 
 /* Writes what to do if a path is that of a model on the Hugging Face hub, such as gpt2 or
  * HuggingFaceTB/SmolLM2-135M.  Returns false if it cannot be, or is there. */

@@ -19,8 +19,17 @@ LK_NODISCARD lk_status lki_dataset_open_as(lk_dataset **out, const char *spec,
                                            const lk_dataset_options *options,
                                            const lk_column *columns, uint32_t column_count);
 
-/* Makes all samples the validation part, in the order of the files.  Text then begins at its first
- * token.  A validation part that was asked for, or that the source has, stays as it is. */
+/* Returns true if the token ids are the bytes of a text, which no tokenizer has cut. */
+bool lki_dataset_is_bytes(const lk_dataset *dataset);
+
+/* Makes all samples the validation part, in the order of the files.  A validation part that the
+ * source has stays as it is. */
 void lki_dataset_hold_all(lk_dataset *dataset);
+
+/* Opens a data set as lk_dataset_open() does, and makes all samples the validation part in the same
+ * way.  Windows of a text begin at its first token, so one token more than `context` is enough.  If
+ * `fixed`, the caller cannot have another `context`, and no message advises it. */
+LK_NODISCARD lk_status lki_dataset_open_whole(lk_dataset **out, const char *spec,
+                                              const lk_dataset_options *options, bool fixed);
 
 #endif

@@ -4,7 +4,7 @@
  *             following token.  In training, window i starts at o + iT with o in [0, T) drawn per
  *             epoch, so that window borders move.  For every o, o + nT + 1 <= part, so n is the
  *             same in every epoch.  The validation part is the last floor(fraction * tokens)
- *             tokens, and its windows start at 0.
+ *             tokens, and its windows start at 0, so T + 1 tokens are enough if all are of it.
  * Arrays:     a permutation keyed by split_seed puts floor(fraction * samples) samples first, for
  *             validation (fold k uses the k-th run of that length).  The others are for training.
  *             No table is stored.  Without a validation part, samples keep the order of their
@@ -78,9 +78,27 @@ static lk_status count_windows(uint64_t *out, const lk_dataset *dataset, const c
     return LK_OK;
 }
 
+/* Makes all tokens the validation part. */
+static lk_status hold_tokens(lk_dataset *dataset, const char *spec)
+{
+    const unsigned long long context = dataset->options.context, total = dataset->total;
+    char                     lower[64] = "";
+    if (total > SHORT_CONTEXT && !dataset->fixed)
+        (void)snprintf(lower, sizeof lower, ", lower `context` to at most %llu", total - 1);
+    if (total <= context)
+        return lk_fail(LK_EFORMAT,
+                       "'%s' has %llu tokens, but one sample of %llu tokens and the token after it "
+                       "need %llu; give more data%s", spec, total, context, context + 1, lower);
+    dataset->held_out              = total;
+    dataset->info.validation_count = (total - 1) / context;
+    return LK_OK;
+}
+
 static lk_status split_tokens(lk_dataset *dataset, const char *spec)
 {
     lk_dataset_info *info = &dataset->info;
+    if (dataset->whole)
+        return hold_tokens(dataset, spec);
     if (dataset->options.fold > 1)
         return lk_fail(LK_EINVAL, "'%s': `fold` is for arrays with labels; of text the last part "
                                   "is held out", spec);
@@ -168,18 +186,13 @@ static lk_status open_source(lk_dataset *dataset, const char *spec)
     return lki_weights_open(dataset, spec);
 }
 
-lk_status lki_dataset_open_as(lk_dataset **out, const char *spec,
-                              const lk_dataset_options *options, const lk_column *columns,
-                              uint32_t column_count)
+/* Opens a data set, for which the caller has allocated `dataset`, and set how it opens it.  Frees
+ * that on failure. */
+static lk_status open_new(lk_dataset **out, lk_dataset *dataset, const char *spec,
+                          const lk_dataset_options *options)
 {
-    LK_ASSERT(out != NULL && spec != NULL && options != NULL);
-    *out = NULL;
-    lk_dataset *dataset = NULL;
-    LK_TRY(LKI_NEW(&dataset, 1, "data set"));
     lk_status status = lki_options_copy(&dataset->options, sizeof dataset->options, options,
                                         "lk_dataset_options");
-    dataset->known       = columns;
-    dataset->known_count = column_count;
     if (status == LK_OK)
         status = open_source(dataset, spec);
     dataset->known = NULL;
@@ -188,6 +201,33 @@ lk_status lki_dataset_open_as(lk_dataset **out, const char *spec,
         return status;
     }
     *out = dataset;
+    return LK_OK;
+}
+
+lk_status lki_dataset_open_as(lk_dataset **out, const char *spec,
+                              const lk_dataset_options *options, const lk_column *columns,
+                              uint32_t column_count)
+{
+    lk_dataset *dataset = NULL;
+    LK_ASSERT(out != NULL && spec != NULL && options != NULL);
+    *out = NULL;
+    LK_TRY(LKI_NEW(&dataset, 1, "data set"));
+    dataset->known       = columns;
+    dataset->known_count = column_count;
+    return open_new(out, dataset, spec, options);
+}
+
+lk_status lki_dataset_open_whole(lk_dataset **out, const char *spec,
+                                 const lk_dataset_options *options, bool fixed)
+{
+    lk_dataset *dataset = NULL;
+    LK_ASSERT(out != NULL && spec != NULL && options != NULL);
+    *out = NULL;
+    LK_TRY(LKI_NEW(&dataset, 1, "data set"));
+    dataset->whole = true;
+    dataset->fixed = fixed;
+    LK_TRY(open_new(out, dataset, spec, options));
+    lki_dataset_hold_all(*out);
     return LK_OK;
 }
 
@@ -214,16 +254,19 @@ const lk_dataset_info *lk_dataset_describe(const lk_dataset *dataset)
     return &dataset->info;
 }
 
+bool lki_dataset_is_bytes(const lk_dataset *dataset)
+{
+    return dataset->bytes;
+}
+
 void lki_dataset_hold_all(lk_dataset *dataset)
 {
     lk_dataset_info *info = &dataset->info;
     if (info->validation_count > 0)
         return;
     info->validation_count = info->train_count;
-    if (info->tokens && !info->documents)
-        info->validation_count = (dataset->total - 1) / dataset->options.context;
-    info->train_count = 0;
-    dataset->held_out = dataset->total;
+    info->train_count      = 0;
+    dataset->held_out      = dataset->total;
 }
 
 static void read_window(const lk_dataset *dataset, bool validation, uint64_t epoch,

@@ -277,6 +277,7 @@ static lk_status choose_separator(lk_dataset *dataset, const char *rest)
                        (unsigned long long)self->end, tokenizer != NULL ? "a tokenizer of "
                                                                         : "vocab=",
                        (unsigned long long)number);
+    dataset->bytes        = !ids && tokenizer == NULL;
     dataset->separator    = ids || tokenizer != NULL ? (int32_t)self->end : 0;
     dataset->info.classes = ids ? (uint32_t)self->end + 1 : tokenizer != NULL ? (uint32_t)number
                                                                              : 256;

@@ -73,11 +73,12 @@ static lk_status describe_tokens(lk_dataset *dataset, source *self, const char *
     if (dataset->options.context == 0)
         return lk_fail(LK_EINVAL, "'stream:%s' is a stream of tokens: give the length of a sample, "
                                   "`context`", rest);
-    self->width   = self->width > 0 ? self->width / 8 : 1;
-    info->classes = (uint32_t)(self->vocabulary > 0 ? self->vocabulary : 256);
-    info->tokens  = true;
-    self->record  = dataset->options.context * self->width;
-    self->beyond  = self->width;
+    self->width    = self->width > 0 ? self->width / 8 : 1;
+    info->classes  = (uint32_t)(self->vocabulary > 0 ? self->vocabulary : 256);
+    info->tokens   = true;
+    dataset->bytes = self->vocabulary == 0;
+    self->record   = dataset->options.context * self->width;
+    self->beyond   = self->width;
     return LK_OK;
 }
 

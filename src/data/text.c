@@ -135,6 +135,7 @@ static lk_status encode(lk_dataset *dataset, size_t bytes)
     self->map             = (lki_map){ .data = NULL };
     self->memory          = NULL;
     dataset->total        = self->encoded.ids.count;
+    dataset->bytes        = false;
     dataset->info.classes = lk_tokenizer_describe(self->encoded.tokenizer)->vocabulary;
     return LK_OK;
 }
@@ -154,6 +155,7 @@ static lk_status text_open(lk_dataset *dataset, const char *rest)
     else
         LK_TRY(open_file(dataset, &bytes, rest));
     dataset->total        = bytes;
+    dataset->bytes        = true;
     dataset->info.tokens  = true;
     dataset->info.classes = 256;
     lki_xxh3_128(self->bytes, bytes, dataset->info.content_hash);

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 
 enum { CONFIG_BYTES_MAX = 1 << 20 };
 
@@ -383,6 +384,46 @@ lk_status lki_hf_complete(lk_model_options *options, const lki_hf_family *family
     for (const row *r = rope_rows; r < end; r++)
         LK_TRY(complete_row(options, r, from, path));
     return LK_OK;
+}
+
+/* ---- Other failures ------------------------------------------------------------------------ */
+
+static bool is_row_of(const row *r, const char *name, size_t length)
+{
+    return r->key != NULL && r->name != NULL && strlen(r->name) == length &&
+           memcmp(r->name, name, length) == 0;
+}
+
+/* Returns the key of a field, or NULL if there is none. */
+static const char *key_of(const lki_hf_family *family, const char *name, size_t length)
+{
+    for (const row *r = rows_of(family); r->kind != FAMILY_ROW; r++)
+        if (is_row_of(r, name, length))
+            return r->key;
+    for (size_t i = 0; i < sizeof rope_rows / sizeof rope_rows[0]; i++)
+        if (is_row_of(&rope_rows[i], name, length))
+            return rope_rows[i].key;
+    return NULL;
+}
+
+lk_status lki_hf_refuse(const lki_hf_family *family, const char *path)
+{
+    const lk_error why = *lk_error_last();
+    char           text[2 * sizeof why.message];
+    size_t         used = 0;
+    for (const char *at = why.message; *at != '\0' && used + 1 < sizeof text;) {
+        const char *end = *at == '`' ? strchr(at + 1, '`') : NULL;
+        const char *key = end != NULL ? key_of(family, at + 1, (size_t)(end - at - 1)) : NULL;
+        if (key == NULL) {
+            text[used++] = *at++;
+            continue;
+        }
+        used += (size_t)snprintf(text + used, sizeof text - used, "'%s'", key);
+        used  = lki_min(used, sizeof text - 1);
+        at    = end + 1;
+    }
+    text[used] = '\0';
+    return lk_fail(why.status, "%s: %s", path, text);
 }
 
 /* ---- Writing ------------------------------------------------------------------------------- */

@@ -33,6 +33,10 @@ LK_NODISCARD lk_status lki_hf_read(const lki_hf_family **out, lk_model_options *
 LK_NODISCARD lk_status lki_hf_read_file(const lki_hf_family **out, lk_model_options *options,
                                         json_t **json, const char *path);
 
+/* Replaces the last failure, which is about options of the model that the file `path` determines,
+ * by one that names this file and its keys.  Returns its status. */
+lk_status lki_hf_refuse(const lki_hf_family *family, const char *path);
+
 /* Finds the family of a built-in model.  LK_EUNSUPPORTED if transformers has no such model. */
 LK_NODISCARD lk_status lki_hf_family_of(const lki_hf_family **out, const char *model,
                                         const lk_model_options *options);

@@ -12,6 +12,7 @@
  * Source: Hu et al. 2021, section 4.1.
  */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "models/build.h"
@@ -204,14 +205,63 @@ lk_status lki_peft_check(const lki_peft *peft, const lk_model *model, const char
     return LK_OK;
 }
 
+/* Returns true if all projections whose names end in `end` are targets; "": all of them. */
+static bool is_wholly_target(const lk_model *model, const char *targets, const char *end)
+{
+    for (size_t b = 0; b < model->block_count; b++) {
+        const char  *name   = model->blocks[b].name;
+        const size_t length = strlen(name);
+        const bool   named  = *end == '\0' || ends_in(name, length, end, strlen(end));
+        if (is_projection(&model->blocks[b]) && named && !is_target(targets, name, length))
+            return false;
+    }
+    return true;
+}
+
+/* Returns the shortest end of a target's name, after a dot, that only targets have. */
+static const char *shortest_end(const lk_model *model, const char *targets, const char *name)
+{
+    const char *end = name + strlen(name);
+    do {
+        do
+            end--;
+        while (end > name && end[-1] != '.');
+    } while (end > name && !is_wholly_target(model, targets, end));
+    return end;
+}
+
+/* Writes the shortest list that selects the same projections of a model as `targets`.  Returns
+ * false if it does not fit. */
+static bool shorten_targets(char *out, size_t bytes, const lk_model *model, const char *targets)
+{
+    size_t used = 0;
+    out[0]      = '\0';
+    if (is_wholly_target(model, targets, ""))
+        return snprintf(out, bytes, "%s", all_linear) < (int)bytes;
+    for (size_t b = 0; b < model->block_count && used < bytes; b++) {
+        const char  *name   = model->blocks[b].name;
+        const size_t length = strlen(name);
+        if (!is_projection(&model->blocks[b]) || !is_target(targets, name, length) ||
+            (used > 0 && is_target(out, name, length)))
+            continue;
+        used += (size_t)snprintf(out + used, bytes - used, "%s%s", used > 0 ? "," : "",
+                                 shortest_end(model, targets, name));
+    }
+    return used < bytes;
+}
+
 lk_status lki_peft_compare(const lki_peft *peft, const lk_model *model, const char *path)
 {
     LK_TRY(lki_peft_check(peft, model, path));
+    char        list[256];
     const char *other = first_other(model, peft->targets);
-    return other == NULL ? LK_OK
-                         : lk_fail(LK_EINVAL, "`lora_targets` are not those of the adapters in %s, "
-                                              "for example %s; give `lora_targets` %.400s", path,
-                                   other, peft->targets);
+    if (other == NULL)
+        return LK_OK;
+    const bool fits = shorten_targets(list, sizeof list, model, peft->targets);
+    return lk_fail(LK_EINVAL, "`lora_targets` are not those of the adapters in %.120s, for example "
+                              "%s; give %s`lora_targets`%s%s", path, other,
+                   fits ? "" : "the names in its target_modules, with commas between them, as ",
+                   fits ? " " : "", fits ? list : "");
 }
 
 void lki_resolve_lora(lk_model_options *out, const lk_model_options *options, const char *targets)

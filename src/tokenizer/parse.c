@@ -235,14 +235,15 @@ static lk_status check_form(const reader *r, const lki_span *text)
     const uint8_t     *end     = text->bytes + text->count;
     if (!r->tokenizer->info.nfc || lki_unstable(unicode, text->bytes, end) == end)
         return LK_OK;
-    return lk_fail(LK_EFORMAT, "'%s': the added token \"%.*s\" has characters that the normalizer "
-                               "may change; only tokens with normalized false may", r->name,
+    return lk_fail(LK_EUNSUPPORTED,
+                   "'%s': the added token \"%.*s\" has characters that the normalizer may change; "
+                   "only tokens with normalized false may", r->name,
                    (int)lki_min(text->count, 60), (const char *)text->bytes);
 }
 
 static lk_status refuse_added(const reader *r, const char *content, const char *why)
 {
-    return lk_fail(LK_EFORMAT, "'%s': the added token \"%.60s\" %s, which is not supported",
+    return lk_fail(LK_EUNSUPPORTED, "'%s': the added token \"%.60s\" %s, which is not supported",
                    r->name, content, why);
 }
 

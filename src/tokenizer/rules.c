@@ -10,7 +10,7 @@ static lk_status refuse(const char *name, const char *key, const json_t *value, 
     const char *type = json_string_value(json_object_get(value, "type"));
     char       *text = type == NULL ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
     lk_status   status =
-        lk_fail(LK_EFORMAT, "'%s': %s %.200s is not supported; it must be %s", name, key,
+        lk_fail(LK_EUNSUPPORTED, "'%s': %s %.200s is not supported; it must be %s", name, key,
                 type != NULL ? type : text != NULL ? text : "of that kind", rather);
     free(text);
     return status;
@@ -60,11 +60,11 @@ static lk_status check_bytes(const json_t *value, bool splits, const char *name)
         return refuse(name, "pre_tokenizer", value,
                       "ByteLevel, or a sequence of Split and ByteLevel");
     if (json_is_true(json_object_get(value, "add_prefix_space")))
-        return lk_fail(LK_EFORMAT, "'%s': add_prefix_space true of the pre_tokenizer ByteLevel is "
-                                   "not supported", name);
+        return lk_fail(LK_EUNSUPPORTED, "'%s': add_prefix_space true of the pre_tokenizer "
+                                        "ByteLevel is not supported", name);
     if ((regex == NULL || json_is_true(regex)) != splits)
-        return lk_fail(LK_EFORMAT, "'%s': use_regex %s of the pre_tokenizer ByteLevel is not "
-                                   "supported %s", name, splits ? "false" : "true",
+        return lk_fail(LK_EUNSUPPORTED, "'%s': use_regex %s of the pre_tokenizer ByteLevel is not "
+                                        "supported %s", name, splits ? "false" : "true",
                        splits ? "without a Split before it" : "after a Split");
     return LK_OK;
 }
@@ -86,16 +86,16 @@ static lk_status read_split(lk_tokenizer *tokenizer, const json_t *value, const 
         return refuse(name, "pre_tokenizer", value, "Split and ByteLevel");
     if (behavior == NULL || strcmp(behavior, "Isolated") != 0 ||
         json_is_true(json_object_get(value, "invert")))
-        return lk_fail(LK_EFORMAT, "'%s': the pre_tokenizer Split must have behavior Isolated, and "
-                                   "invert false", name);
+        return lk_fail(LK_EUNSUPPORTED, "'%s': the pre_tokenizer Split must have behavior "
+                                        "Isolated, and invert false", name);
     if (regex == NULL)
         return refuse(name, "the pattern of Split", pattern, "a Regex");
     for (lki_split split = 0; split < LKI_SPLITS; split++)
         if (strcmp(regex, lki_split_patterns[split]) == 0)
             return use_split(tokenizer, split);
-    return lk_fail(LK_EFORMAT, "'%s': text is split by the regular expression %.300s, which is not "
-                               "supported: it must be that of GPT-2, Llama 3 or Qwen 2", name,
-                   regex);
+    return lk_fail(LK_EUNSUPPORTED, "'%s': text is split by the regular expression %.300s, which "
+                                    "is not supported: it must be that of GPT-2, Llama 3 or "
+                                    "Qwen 2", name, regex);
 }
 
 static lk_status read_pre_tokenizer(lk_tokenizer *tokenizer, const json_t *value, const char *name)
@@ -106,8 +106,8 @@ static lk_status read_pre_tokenizer(lk_tokenizer *tokenizer, const json_t *value
         return use_split(tokenizer, LKI_SPLIT_GPT2);
     }
     if (json_array_size(list) != 2)
-        return lk_fail(LK_EFORMAT, "'%s': the pre_tokenizer is a Sequence of %zu, not of Split and "
-                                   "ByteLevel", name, json_array_size(list));
+        return lk_fail(LK_EUNSUPPORTED, "'%s': the pre_tokenizer is a Sequence of %zu, not of "
+                                        "Split and ByteLevel", name, json_array_size(list));
     LK_TRY(read_split(tokenizer, json_array_get(list, 0), name));
     return check_bytes(json_array_get(list, 1), false, name);
 }
@@ -118,8 +118,9 @@ static lk_status check_model(lk_tokenizer *tokenizer, const json_t *model, const
 {
     static const char *const empty[] = { "continuing_subword_prefix", "end_of_word_suffix" };
     const json_t            *dropout = json_object_get(model, "dropout");
-    if (!json_is_object(model) ||
-        (json_object_get(model, "type") != NULL && !is_type(model, "BPE")))
+    if (!json_is_object(model))
+        return lk_fail(LK_EFORMAT, "'%s' has no model", name);
+    if (json_object_get(model, "type") != NULL && !is_type(model, "BPE"))
         return refuse(name, "model", model, "BPE");
     for (size_t i = 0; i < sizeof empty / sizeof empty[0]; i++)
         if (!is_empty(json_object_get(model, empty[i])))
@@ -127,8 +128,8 @@ static lk_status check_model(lk_tokenizer *tokenizer, const json_t *model, const
     if (!is_empty(dropout) && json_number_value(dropout) != 0)
         return refuse(name, "dropout", dropout, "null");
     if (json_is_true(json_object_get(model, "byte_fallback")))
-        return lk_fail(LK_EFORMAT, "'%s': byte_fallback true is not supported; tokens must be "
-                                   "those of ByteLevel", name);
+        return lk_fail(LK_EUNSUPPORTED, "'%s': byte_fallback true is not supported; tokens must be "
+                                        "those of ByteLevel", name);
     tokenizer->ignore_merges = json_is_true(json_object_get(model, "ignore_merges"));
     return LK_OK;
 }

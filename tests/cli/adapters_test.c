@@ -148,13 +148,25 @@ static void base_and_adapters_are_used_together(void **state)
 #define TARGETS "--init base --lora-targets c_attn,mlp.c_proj,c_fc"
 #define EDIT(key, from, to) "sed -i '/\"" key "\"/s/" from "/" to "/' bad/adapter_config.json"
 
+#define TARGET(name, others) "sed -i 's/\"" name "\"/" others "/' bad/adapter_config.json"
+#define BOTH(name, whole)                                                                        \
+    TARGET(name, "\"transformer.h.0." whole "\",\"transformer.h.1." whole "\"")
+
 static const damage_case refused[] = {
     { "true", "gpt --init base --lora-rank 4",
       "--lora-rank is 4, but bad/adapter_config.json has 3" },
     { "true", "gpt --init base --lora-alpha 4", "--lora-alpha is 4, but bad/adapter_config.json" },
-    { "true", "gpt --init base", "give --lora-targets c_attn,mlp.c_proj,c_fc" },
+    { "true", "gpt --init base", "give --lora-targets c_attn,c_fc,mlp.c_proj\n" },
     { "true", "gpt --init base --lora-targets all-linear",
-      "in bad/adapter_config.json, for example h.0.attn.c_proj; give --lora-targets c_attn,mlp" },
+      "in bad/adapter_config.json, for example h.0.attn.c_proj; give --lora-targets c_attn,c_fc"
+      ",mlp.c_proj\n" },
+    { BOTH("c_attn", "attn.c_attn") "; " BOTH("mlp.c_proj", "mlp.c_proj") "; "
+      BOTH("c_fc", "mlp.c_fc"),
+      "gpt --init base", "give --lora-targets c_attn,c_fc,mlp.c_proj\n" },
+    { TARGET("c_fc", "\"c_fc\",\"h.1.attn.c_proj\",\"h.0.attn.c_proj\""), "gpt --init base",
+      "give --lora-targets all-linear\n" },
+    { TARGET("c_fc", "\"h.1.mlp.c_fc\""), "gpt --init base",
+      "give --lora-targets c_attn,mlp.c_proj,1.mlp.c_fc\n" },
     { "true", "gpt --init base --lora-targets c_attn,head", "'head' is no projection of this" },
     { "true", "gpt --init base --lora-targets c_attn,", "'' is no projection of this" },
     { "true", "gpt --init base --lora-targets all-linear,c_attn", "--lora-targets: all-linear "

@@ -1,4 +1,5 @@
-/* interrupted_test.c -- signals to `lockstep verify FILE`, which runs replays in other processes.
+/* interrupted_test.c -- signals to `lockstep verify FILE`, which runs replays in other processes,
+ * and to `lockstep export`.
  *
  * Method: the test stops a worker of a replay by SIGSTOP, so the replay cannot end by itself, and
  *         then sends a signal to the command.  A replay that ends before it is stopped is started
@@ -26,8 +27,8 @@ static int make(void **state)
     return failed != 0 || r.status != 0;
 }
 
-/* Starts `lockstep verify FILE` as a shell on a terminal would. */
-static pid_t start(const char *folder)
+/* Starts a command of lockstep as a shell on a terminal would. */
+static pid_t start(const char *folder, const char *const arguments[])
 {
     pid_t pid = fork();
     if (pid != 0)
@@ -35,7 +36,7 @@ static pid_t start(const char *folder)
     (void)signal(SIGINT, SIG_DFL);
     if (chdir(folder) == 0 && setenv("TMPDIR", "temporary", 1) == 0 &&
         freopen("out", "w", stdout) != NULL && freopen("err", "w", stderr) != NULL)
-        (void)execl(LK_TEST_COMMAND, LK_TEST_COMMAND, "verify", "run.attest.json", (char *)NULL);
+        (void)execv(LK_TEST_COMMAND, (char *const *)(uintptr_t)arguments);
     _exit(99);
 }
 
@@ -110,8 +111,9 @@ static bool stop_worker(job *j)
 
 static job begin(const char *folder)
 {
+    static const char *const verify[] = { "lockstep", "verify", "run.attest.json", NULL };
     for (int i = 0; i < TRIES; i++) {
-        job j = { .verify = start(folder) };
+        job j = { .verify = start(folder, verify) };
         if (stop_worker(&j))
             return j;
     }
@@ -174,11 +176,60 @@ static void replays_do_not_outlive_a_killed_command(void **state)
     assert_int_equal(count_temporary(*state), 1);
 }
 
+/* Stops an export while its draft has a file of weights.  Returns false if it has ended before. */
+static bool stop_export(const char *folder, pid_t pid)
+{
+    char path[96];
+    (void)snprintf(path, sizeof path, "%s/out2.tmp-%d/model.safetensors", folder, (int)pid);
+    while (access(path, F_OK) != 0)
+        if (waitpid(pid, NULL, WNOHANG) != 0)
+            return false;
+    (void)kill(pid, SIGSTOP);
+    while (!is_over(pid) && state_of(pid) != 'T')
+        continue;
+    return access(path, F_OK) == 0;
+}
+
+/* Exports until a signal comes while weights are being written.  An export that was faster is
+ * repeated. */
+static void end_export(void **state, int number)
+{
+    static const char *const arguments[] = { "lockstep", "export", "big", "--out", "out2", NULL };
+    static command_result    r;
+    int                      status = 0;
+    for (int i = 0; i < TRIES && !WIFSIGNALED(status); i++) {
+        shell(&r, state, "rm -rf out2", 0);
+        pid_t pid = start(*state, arguments);
+        if (!stop_export(*state, pid)) {
+            (void)kill(pid, SIGCONT);
+            (void)waitpid(pid, NULL, 0);
+            continue;
+        }
+        assert_int_equal(kill(pid, number), 0);
+        assert_int_equal(kill(pid, SIGCONT), 0);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        shell(&r, state, "ls -d out2.*", 2);
+    }
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != number)
+        fail_msg("signal %d: status %x", number, (unsigned)status);
+}
+
+static void signals_end_an_export_and_remove_its_draft(void **state)
+{
+    static command_result r;
+    shell(&r, state, LOCKSTEP "train gpt --layers 2 --heads 1 --width 256 --context 8 "
+          "--global-batch 2 --workers 1 --worker-mode threads --quiet --data book.txt --steps 1 "
+          "--checkpoint big", 0);
+    end_export(state, SIGINT);
+    end_export(state, SIGTERM);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(signals_end_the_replay_and_remove_its_folder),
         cmocka_unit_test(replays_do_not_outlive_a_killed_command),
+        cmocka_unit_test(signals_end_an_export_and_remove_its_draft),
     };
     return cmocka_run_group_tests(tests, make, remove_folder);
 }

@@ -105,6 +105,32 @@ static void eval_has_the_bits_of_the_run(void **state)
     assert_non_null(strstr(result.err, "has 300 tokens, but the model of llama only 256"));
 }
 
+/* The model has a context of 16: a text of 17 tokens has one window, and one of 33 tokens two. */
+static void eval_takes_short_texts(void **state)
+{
+    static const struct {
+        int         bytes;
+        const char *says;
+    } cases[] = { { 17, "16 targets of 1 samples" }, { 32, "16 targets of 1 samples" },
+                  { 33, "32 targets of 2 samples" } };
+    static command_result result;
+    char                  line[256];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        (void)snprintf(line, sizeof line, "head -c %d text >short; " LOCKSTEP "eval llama --data "
+                       "text:short", cases[i].bytes);
+        shell(&result, state, line, 0);
+        assert_says(result.out, cases[i].says);
+    }
+    shell(&result, state, "head -c 16 text >short; " LOCKSTEP "eval llama --data text:short", 1);
+    assert_says(result.err, "'text:short' has 16 tokens, but one sample of 16 tokens and the token "
+                            "after it need 17; give more data\n");
+    shell(&result, state, LOCKSTEP "export gpt --out folder "
+        "&& head -c 32 /dev/zero >short.u16 && " LOCKSTEP "eval folder --data tokens:short.u16", 1);
+    assert_says(result.err, "need 17; give more data, lower --context to at most 15\n");
+    shell(&result, state, LOCKSTEP "eval folder --data tokens:short.u16 --context 15", 0);
+    assert_says(result.out, "15 targets of 1 samples");
+}
+
 #define TRAIN_TABLE                                                                              \
     "rm -f log; " LOCKSTEP "train mlp --data table.csv --validation 0.2 --hidden 9 --steps 3 "    \
     "--global-batch 12 --micro-batch 2 --optimizer sgd --lr 1e-2 --worker-mode threads --quiet "  \
@@ -166,6 +192,7 @@ int main(void)
         cmocka_unit_test(the_cache_does_not_change_the_text),
         cmocka_unit_test(a_pipe_gets_valid_text),
         cmocka_unit_test(eval_has_the_bits_of_the_run),
+        cmocka_unit_test(eval_takes_short_texts),
         cmocka_unit_test(eval_reports_the_errors_of_tables),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

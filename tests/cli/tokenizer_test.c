@@ -1,8 +1,9 @@
 /* tokenizer_test.c -- tests `tokenize`, and `train` and `sample` with a tokenizer.
  *
  * Goal:   a run on text with a tokenizer is the run on the token file that `tokenize` makes of it.
- *         `sample` finds the tokenizer beside the checkpoint, and writes valid UTF-8.  A run does
- *         not continue with another tokenizer.  Uses that have no meaning are refused.
+ *         `sample` finds the tokenizer beside the checkpoint, and writes valid UTF-8.  So do `eval`
+ *         and `export`, by any path of the checkpoint, and `eval` takes no bytes for tokens.  A run
+ *         does not continue with another tokenizer.  Uses that have no meaning are refused.
  * Method: the command, with the tokenizers of tests/tokenizers and a small model.
  */
 #include "command.h"
@@ -51,8 +52,77 @@ static void samples_are_utf8(void **state)
     shell(&result, state, "mv run/tokenizer.json away; " LOCKSTEP "sample run", 2);
     assert_non_null(strstr(result.err, "give --tokenizer FILE"));
     shell(&result, state, LOCKSTEP "sample run --tokenizer " OF("qwen2"), 2);
-    assert_non_null(strstr(result.err, "has 566 tokens, but the model of run only 560"));
+    assert_non_null(strstr(result.err, "has 566 tokens, and the model of 'run' only 560"));
     shell(&result, state, "mv away run/tokenizer.json", 0);
+}
+
+/* Names the checkpoint by links and by dots, from which the directory of the run does not follow
+ * without the file system. */
+static void the_tokenizer_of_a_run_is_found(void **state)
+{
+    static command_result result;
+    shell(&result, state, "ln -s run/step-00000002 link; " LOCKSTEP "eval run --data text >one && "
+        LOCKSTEP "eval link --data text >two && diff one two && (cd link/ && " LOCKSTEP "eval . "
+        "--data $OLDPWD/text) >two && diff one two && grep 'bits per byte' one && " LOCKSTEP
+        "eval link/model.safetensors --heads 2 --data text && " LOCKSTEP "sample link --tokens 1",
+        0);
+    shell(&result, state, LOCKSTEP "export run --out whole && " LOCKSTEP "export link --out linked "
+        "&& (cd run/step-*2 && " LOCKSTEP "export . --out ../../dot) && diff -r whole linked && "
+        "diff -r whole dot && test -f dot/tokenizer.json", 0);
+}
+
+/* A file beside a checkpoint that was copied is nothing to a model of bytes. */
+static void a_model_of_bytes_needs_no_tokenizer(void **state)
+{
+    static command_result result;
+    shell(&result, state, LOCKSTEP "train " SMALL "--data text:text --checkpoint bytes && "
+        "mkdir near && cp -r bytes/step-00000002 near/ && cp " OF("gpt2") " near/tokenizer.json "
+        "&& " LOCKSTEP "sample near/step-00000002 --tokens 1", 0);
+}
+
+static void bytes_are_not_evaluated_as_other_tokens(void **state)
+{
+    static const struct {
+        const char *line, *says;
+    } cases[] = {
+        { "eval solo --data text", "'solo' was trained with a tokenizer, and no tokenizer.json" },
+        { "eval run --data text", "'run' was trained with a tokenizer, and no tokenizer.json" },
+        { "eval run --data docs:text", "beside it; give --tokenizer FILE" },
+        { "eval ids --data text", "has 560 tokens, not the 256 of text without a tokenizer, and" },
+        { "eval ids/step-*2/model.safetensors --heads 2 --data text", "has 560 tokens, not the" },
+    };
+    static command_result result;
+    shell(&result, state, "cp -r run/step-00000002 solo; mv run/tokenizer.json away; " LOCKSTEP
+        "train " SMALL "--data 'tokens:tokens.bin?vocab=560' --checkpoint ids && " LOCKSTEP
+        "train " SMALL "--data text:text --vocabulary 300 --checkpoint wide && " LOCKSTEP
+        "eval wide --data text && " LOCKSTEP "eval ids --data text --tokenizer away && "
+        LOCKSTEP "eval run --data 'tokens:tokens.bin?vocab=560'", 0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char line[256];
+        (void)snprintf(line, sizeof line, LOCKSTEP "%s", cases[i].line);
+        shell(&result, state, line, 2);
+        assert_says(result.err, cases[i].says);
+    }
+    shell(&result, state, "mv away run/tokenizer.json", 0);
+}
+
+/* Gives tokenize texts of which it can make no token file. */
+static void texts_without_tokens_are_refused(void **state)
+{
+    static const char     tokenize[] = LK_TEST_COMMAND " tokenize --tokenizer " LK_TEST_SOURCE
+                                       "/tests/tokenizers/gpt2.json --out none ";
+    static command_result r;
+    char                  line[512];
+    (void)snprintf(line, sizeof line, "mkdir -p texts; %s texts", tokenize);
+    shell(&r, state, line, 2);
+    assert_says(r.err, "'texts' is a folder: give its files, such as FOLDER/*.txt");
+    (void)snprintf(line, sizeof line, ": >empty; %s empty", tokenize);
+    shell(&r, state, line, 2);
+    assert_says(r.err, "the texts are empty, and no token file was written");
+    (void)snprintf(line, sizeof line, "%s --out none empty", tokenize);
+    shell(&r, state, line, 2);
+    assert_says(r.err, "--out stands twice: give one, --out FILE");
+    shell(&r, state, "ls none*", 2);
 }
 
 static void other_tokenizers_are_refused(void **state)
@@ -60,7 +130,7 @@ static void other_tokenizers_are_refused(void **state)
     static command_result result;
     shell(&result, state, "sed 's/:{/: {/' " OF("gpt2") " >other; " LOCKSTEP "train " SMALL
         "--data text:text --tokenizer other --checkpoint run --resume --steps 3", 2);
-    assert_non_null(strstr(result.err, "was made with the tokenizer 'run/tokenizer.json'"));
+    assert_says(result.err, "'other' differs from 'run/tokenizer.json', which the run keeps; a");
     shell(&result, state, LOCKSTEP "train " SMALL "--data text:text --checkpoint run --resume", 2);
     shell(&result, state,
           LOCKSTEP "train " SMALL "--data tokens:tokens.bin --tokenizer " OF("gpt2"),
@@ -83,6 +153,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_and_tokens_train_the_same_model),
         cmocka_unit_test(samples_are_utf8),
+        cmocka_unit_test(texts_without_tokens_are_refused),
+        cmocka_unit_test(the_tokenizer_of_a_run_is_found),
+        cmocka_unit_test(a_model_of_bytes_needs_no_tokenizer),
+        cmocka_unit_test(bytes_are_not_evaluated_as_other_tokens),
         cmocka_unit_test(other_tokenizers_are_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -5,9 +5,10 @@ Makes small models of transformers with random weights, and saves them as folder
 folder must be within 1e-5 of PyTorch's (tests/parity/logits.c).  `lockstep train --init FOLDER` takes
 a step of plain SGD with a rate of 1: the loss, and the differences of all weights, are the loss and
 the gradients, and must be as near.  `lockstep export` writes the run with a configuration of its own,
-transformers loads it again, and its next loss must be that of the next step.  Where nothing is trained, the export is the folder, byte
-for byte: with a learning rate of 0 for all parameters, in FP32 and, from shards, in BF16.  FP16 is read
-exactly, and BF16 written as PyTorch rounds.
+transformers loads it again, and its next loss must be that of the next step.  Where nothing is trained,
+the export is the folder, byte for byte: with a learning rate of 0 for all parameters, in FP32, in BF16
+with norms in FP32 and, from shards, in BF16 and in FP16 with norms in FP32.  FP16 is read exactly, and
+BF16 written as PyTorch rounds.
 
     tests/parity/hugging_face.py [COMMAND]      default: build/release/bin/lockstep
 Exits 77 with a message where transformers is absent.
@@ -180,9 +181,12 @@ def values_of(folder):
     return {k: (v.dtype, v.shape, v.view(torch.uint8).numpy().tobytes()) for k, v in out.items()}
 
 
-def check_round_trip(name, folder, dtype, shards):
-    """Checks that a model of which nothing is trained comes back as it was."""
+def check_round_trip(name, folder, dtype, norms, shards):
+    """Checks that a model of which nothing is trained comes back as it was, with the types of its tensors."""
     model = MODELS[name]().to(dtype)
+    for part, module in model.named_modules():
+        if "norm" in part:
+            module.to(norms)
     randomise(model)
     model.save_pretrained(folder / "init", max_shard_size="20KB" if shards else "5GB")
     (folder / "text").write_bytes(bytes(range(97, 117)) * 200)
@@ -222,9 +226,12 @@ def main():
     for name in MODELS:
         with tempfile.TemporaryDirectory() as folder:
             worst = parity.largest([worst, compare(name, pathlib.Path(folder))])
-    for name, dtype, shards in (("gpt2", torch.float32, False), ("qwen3", torch.bfloat16, True)):
+    for name, dtype, norms, shards in (("gpt2", torch.float32, torch.float32, False),
+                                       ("llama", torch.bfloat16, torch.float32, False),
+                                       ("qwen3", torch.bfloat16, torch.bfloat16, True),
+                                       ("qwen3", torch.float16, torch.float32, True)):
         with tempfile.TemporaryDirectory() as folder:
-            check_round_trip(name, pathlib.Path(folder), dtype, shards)
+            check_round_trip(name, pathlib.Path(folder), dtype, norms, shards)
     with tempfile.TemporaryDirectory() as folder:
         check_halves(pathlib.Path(folder))
     print(f"transformers {transformers.__version__}: worst {worst:.1e}, limit {LIMIT:.0e}")

@@ -374,8 +374,9 @@ lk_status lki_data_compare(const json_t *stored, const lk_train_config *config,
 {
     const char *was     = NULL;
     json_int_t  samples = 0;
-    const char *weights = config->data.weights != NULL || config->data.loss_weights != NULL
-                              ? " (of data and weights)" : "";
+    const char *also    = config->data.weights != NULL || config->data.loss_weights != NULL
+                              ? " (of data and weights)"
+                          : config->data.tokenizer != NULL ? " (of data and tokenizer)" : "";
     (void)json_unpack(json_object_get(stored, LKI_DATA_KEY), "{s:s, s:I}", "content", &was,
                       "samples", &samples);
     if (was == NULL || is_stream(config) || strcmp(was, data->content_hash) == 0 ||
@@ -386,7 +387,7 @@ lk_status lki_data_compare(const json_t *stored, const lk_train_config *config,
                    "and hash %.8s%s, but the checkpoint was made with %lld and %.8s; resume "
                    "with the same data, or say `changed_data`",
                    config->data.source, (unsigned long long)data->train_count, data->content_hash,
-                   weights, (long long)samples, was);
+                   also, (long long)samples, was);
 }
 
 /* Returns the number of characters of an exactness id before its label. */

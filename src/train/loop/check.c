@@ -379,7 +379,7 @@ static lk_status check_data(lk_train_config *c, const lk_dataset *dataset, bool 
     LK_TRY(check_schedule(c, data));
     LK_TRY(lki_exchange_check_span(c, dataset, data));
     LK_TRY(lki_stopping_check(c, data));
-    LK_TRY(lki_pretrained_check(c, data));
+    LK_TRY(lki_pretrained_check(c, dataset));
     LK_TRY(lk_model_build(&model, c->model, &options));
     lk_status status = check_groups(c, model);
     if (status == LK_OK)

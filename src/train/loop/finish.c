@@ -31,6 +31,16 @@ static void look_at_piece(void *context, const float *values, size_t count)
     part->next  = part->ended ? values[finite] : 0;
 }
 
+const char *lki_target_advice(const lki_session *s)
+{
+    const lk_loss loss = lk_loss_of(s->config->model_options.loss,
+                                    lk_dataset_describe(s->dataset)->numbers);
+    return loss == LK_LOSS_MSE ? "; targets are not standardised, and large ones, such as prices, "
+                                 "need adamw with `schedule.lr` 0.01, or `clip_norm` 1 with "
+                                 "`schedule.lr` 1"
+                               : "";
+}
+
 lk_status lki_check_end(const lki_session *s, uint64_t done, const lk_train_result *result)
 {
     static const char  advice[]  = "lower the learning rate or clip the gradient";
@@ -41,12 +51,13 @@ lk_status lki_check_end(const lki_session *s, uint64_t done, const lk_train_resu
         finite_part part = { 0 };
         LK_TRY(lki_visit_value(s, p, 0, look_at_piece, &part));
         if (part.ended)
-            return lk_fail(LK_ENONFINITE, "step %llu: element %zu of '%s' is %g; %s", steps,
-                           part.count, s->params[p].name, (double)part.next, advice);
+            return lk_fail(LK_ENONFINITE, "step %llu: element %zu of '%s' is %g; %s%s", steps,
+                           part.count, s->params[p].name, (double)part.next, advice,
+                           lki_target_advice(s));
     }
     if (evaluated && s->progress.start < done && !isfinite(result->validation_loss))
-        return lk_fail(LK_ENONFINITE, "step %llu: the validation loss is not finite; %s", steps,
-                       advice);
+        return lk_fail(LK_ENONFINITE, "step %llu: the validation loss is not finite; %s%s", steps,
+                       advice, lki_target_advice(s));
     return LK_OK;
 }
 

@@ -98,11 +98,20 @@ LK_NODISCARD lk_status lki_log_groups(lki_session *session, uint64_t done);
  * given and differ, or if the tokenizer is another model's. */
 LK_NODISCARD lk_status lki_pretrained_complete(lk_train_config *config);
 
+/* Fails if a run that has begun with such a folder, in the directory `run`, is to go on or to be
+ * repeated with a folder that has another model.  Without that the messages would be about options
+ * that nobody has given. */
+LK_NODISCARD lk_status lki_pretrained_compare(const lk_train_config *config, const char *run);
+
 /* Checks that the data have the tokens of such a model. */
 LK_NODISCARD lk_status lki_pretrained_check(const lk_train_config *config,
-                                            const lk_dataset_info *data);
+                                            const lk_dataset *data);
 
 /* ---- The end of a run (finish.c) --------------------------------------------------------- */
+
+/* Returns what else to do about a loss that is not finite, to be appended to a message: "", unless
+ * the loss is the mean square of errors, which large targets make too large. */
+const char *lki_target_advice(const lki_session *session);
 
 /* Fails with LK_ENONFINITE if the final weights or the last evaluation are not finite.
  * Collective. */

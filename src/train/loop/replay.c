@@ -102,6 +102,7 @@ static lk_status complete(lk_train_config *c, const lk_replay *r, lk_train_check
                                   "clients, which are not computed again alone: train with other "
                                   "`workers` and compare the logs, or check while training with "
                                   "`audit`");
+    LK_TRY(lki_pretrained_compare(c, c->checkpoint.folder));
     LK_TRY(find_start(c, r, later));
     LK_TRY(lki_train_complete(c, true)); /* another run may be using the directory */
     return check(c, r);

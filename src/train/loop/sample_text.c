@@ -1,7 +1,6 @@
 /* sample_text.c -- text of a sample; see sample_text.h. */
 #include "train/loop/sample_text.h"
 
-#include <libgen.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,14 +20,19 @@ static bool find_file(char out[LKI_PATH_BYTES], const char *folder, const char *
            access(out, F_OK) == 0;
 }
 
-/* Looks in the directory, or in the one that has the step or the file. */
+/* Looks in the directory, or in the one that has the file, and then in that of the run. */
 bool lki_sample_text_find(char out[LKI_PATH_BYTES], const char *path)
 {
-    char copy[LKI_PATH_BYTES];
-    if (lki_is_folder(path) && !find_file(out, path, LKI_MANIFEST_NAME))
-        return find_file(out, path, "tokenizer.json");
-    return snprintf(copy, sizeof copy, "%s", path) < LKI_PATH_BYTES &&
-           find_file(out, dirname(copy), "tokenizer.json");
+    char folder[LKI_PATH_BYTES];
+    if (snprintf(folder, sizeof folder, "%s", path) >= LKI_PATH_BYTES ||
+        (!lki_is_folder(path) && lki_directory_above(folder, path) != LK_OK))
+        return false;
+    if (find_file(out, folder, "tokenizer.json"))
+        return true;
+    const bool step = find_file(out, folder, LKI_MANIFEST_NAME) &&
+                      !find_file(out, folder, "config.json");
+    return step && lki_directory_above(folder, folder) == LK_OK &&
+           find_file(out, folder, "tokenizer.json");
 }
 
 lk_status lki_sample_text_open(lki_sample_text *text, const lk_sample_options *options,
@@ -46,11 +50,7 @@ lk_status lki_sample_text_open(lki_sample_text *text, const lk_sample_options *o
                        "%s has a vocabulary of %u, not of the 256 bytes, and no tokenizer.json "
                        "lies beside it; give `tokenizer` FILE", options->path, *vocabulary);
     LK_TRY(lk_tokenizer_open(&text->tokenizer, path));
-    uint32_t has = lk_tokenizer_describe(text->tokenizer)->vocabulary;
-    if (has > *vocabulary)
-        return lk_fail(LK_EINVAL, "the tokenizer '%s' has %u tokens, but the model of %s only %u",
-                       path, has, options->path, *vocabulary);
-    *vocabulary = has;
+    *vocabulary = lk_tokenizer_describe(text->tokenizer)->vocabulary;
     text->end   = lk_tokenizer_describe(text->tokenizer)->end;
     return LK_OK;
 }

@@ -21,8 +21,8 @@ LK_NODISCARD lk_status lki_sample_text_open(lki_sample_text *text, const lk_samp
                                             uint32_t *vocabulary);
 void                   lki_sample_text_close(lki_sample_text *text);
 
-/* Finds the tokenizer.json in a directory, or beside a checkpoint or a file.  Returns false if
- * there is none. */
+/* Finds the tokenizer.json in a directory, or beside a checkpoint or a file, also one of a
+ * checkpoint.  Returns false if there is none. */
 bool lki_sample_text_find(char out[4096], const char *path);
 
 /* Returns the prompt of the options, or the default. */

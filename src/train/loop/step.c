@@ -236,11 +236,16 @@ static lk_status run_turns(lki_session *s, uint64_t step, lki_step_record *recor
     return status;
 }
 
-/* Appends a hint at lk_train_replay() to an error message, if that function can compute the step
- * again. */
+/* Appends advice about large targets to an error message, and a hint at lk_train_replay(), if that
+ * function can compute the step again. */
 static lk_status point_to_replay(const lki_session *s, uint64_t step)
 {
-    lk_error error = *lk_error_last();
+    lk_error    error  = *lk_error_last();
+    const char *advice = lki_target_advice(s);
+    if (*advice != '\0') {
+        (void)lk_fail(error.status, "%s%s", error.message, advice);
+        error = *lk_error_last();
+    }
     if (lki_dataset_is_stream(s->dataset) || lk_model_lock_step(s->model) || s->clients != NULL ||
         lki_is_async(s->config))
         return lki_fail_again(&error);

@@ -17,6 +17,8 @@
 #include "train/saves/base.h"
 #include "train/saves/tokenizer.h"
 
+enum { BYTES = 256 }; /* the tokens of text without a tokenizer */
+
 /* ---- Tensors ----------------------------------------------------------------------------- */
 
 static const lk_tensor *tensor_at(const lki_trained *t, size_t index)
@@ -173,6 +175,13 @@ static lk_status refuse_adapter(const char *path)
                               "none; leave it out, as a run has its own", path);
 }
 
+/* Refuses a number of heads for a model whose configuration has it. */
+static lk_status refuse_heads(const char *path)
+{
+    return lk_fail(LK_EINVAL, "`heads` is for a .safetensors file, which does not store it, and "
+                              "'%s' has a configuration; leave it out", path);
+}
+
 /* Checks a given tokenizer, if there is one beside the weights. */
 static lk_status check_tokenizer(const char *path, const char *tokenizer)
 {
@@ -181,27 +190,49 @@ static lk_status check_tokenizer(const char *path, const char *tokenizer)
                ? lki_tokenizer_match(tokenizer, own) : LK_OK;
 }
 
+/* Checks that the tokenizer that is given, or else the one beside the weights, has the tokens of
+ * the model.  A model of bytes needs none. */
+static lk_status check_tokens(const lki_trained *t, const char *tokenizer)
+{
+    char       found[LKI_PATH_BYTES];
+    const bool needs = t->options.tokens &&
+                       (t->options.classes != BYTES ||
+                        json_is_true(json_object_get(t->config, "tokenizer")));
+    if (tokenizer == NULL && needs && lki_sample_text_find(found, t->path))
+        tokenizer = found;
+    return tokenizer == NULL ? LK_OK
+                             : lki_tokenizer_fits_run(tokenizer, t->path, &t->options, t->config);
+}
+
+static lk_status open_run(lki_trained *t, uint32_t heads)
+{
+    struct stat about;
+    if (stat(t->path, &about) == 0 && S_ISREG(about.st_mode)) {
+        LK_TRY(lk_safetensors_open(&t->file, t->path));
+        return read_shapes(t, heads);
+    }
+    LK_TRY(lk_checkpoint_open(&t->checkpoint, t->path, NULL, 0));
+    const char *text = lk_checkpoint_describe(t->checkpoint)->config;
+    t->config        = text == NULL ? NULL : json_loads(text, 0, NULL);
+    if (!json_is_string(json_object_get(t->config, "model")))
+        return read_shapes(t, heads);
+    return heads > 0 ? refuse_heads(t->path) : read_config(t);
+}
+
 lk_status lki_trained_open(lki_trained *t, const char *path, uint32_t heads, const char *adapter,
                            const char *tokenizer)
 {
-    struct stat about;
-
     *t = (lki_trained){ .path = path, .adapter = adapter };
     LK_TRY(lki_is_pretrained(&t->pretrained, path));
+    if (t->pretrained && heads > 0)
+        return refuse_heads(path);
     if (t->pretrained)
         return open_pretrained(t, tokenizer);
     if (adapter != NULL)
         return refuse_adapter(path);
     LK_TRY(check_tokenizer(path, tokenizer));
-    if (stat(path, &about) == 0 && S_ISREG(about.st_mode)) {
-        LK_TRY(lk_safetensors_open(&t->file, path));
-        return read_shapes(t, heads);
-    }
-    LK_TRY(lk_checkpoint_open(&t->checkpoint, path, NULL, 0));
-    const char *text = lk_checkpoint_describe(t->checkpoint)->config;
-    t->config        = text == NULL ? NULL : json_loads(text, 0, NULL);
-    return json_is_string(json_object_get(t->config, "model")) ? read_config(t)
-                                                               : read_shapes(t, heads);
+    LK_TRY(open_run(t, heads));
+    return check_tokens(t, tokenizer);
 }
 
 /* ---- Weights ----------------------------------------------------------------------------- */

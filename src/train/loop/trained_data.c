@@ -117,15 +117,35 @@ static bool is_text(const char *source)
     return strncmp(source, "text:", 5) == 0 || strncmp(source, "docs:", 5) == 0;
 }
 
-/* Refuses text as bytes for a folder whose model has other tokens. */
+/* Refuses the bytes of a text for a model whose tokens are not bytes. */
 static lk_status check_bytes(const lki_trained *t, const lk_evaluate_options *o,
-                             const char *tokenizer)
+                             const lk_dataset *dataset)
 {
-    if (!t->pretrained || !is_text(o->source) || tokenizer != NULL || t->options.classes == BYTES)
+    const bool encoded = json_is_true(json_object_get(t->config, "tokenizer"));
+    if (!t->options.tokens || !lki_dataset_is_bytes(dataset) ||
+        (t->options.classes == BYTES && !encoded))
         return LK_OK;
+    if (encoded)
+        return lk_fail(LK_EINVAL, "the model of '%s' was trained with a tokenizer, and no "
+                                  "tokenizer.json lies beside it; give `tokenizer` FILE", o->path);
     return lk_fail(LK_EINVAL, "the model of '%s' has %u tokens, not the %d of text without a "
-                              "tokenizer, and no tokenizer.json lies there; give `tokenizer` FILE",
-                   o->path, t->options.classes, BYTES);
+                              "tokenizer, and no tokenizer.json lies %s; give `tokenizer` FILE",
+                   o->path, t->options.classes, BYTES, t->pretrained ? "there" : "beside it");
+}
+
+/* Opens the validation part of the run's data, or all of other data. */
+static lk_status open_source(lk_dataset **out, const lki_trained *trained,
+                             const lk_evaluate_options *options, lk_dataset_options *o)
+{
+    const bool table = json_object_get(trained->config, "columns") != NULL;
+    if (!table)
+        return options->own_part
+                   ? lk_dataset_open(out, options->source, o)
+                   : lki_dataset_open_whole(out, options->source, o, !trained->pretrained);
+    LK_TRY(open_table(out, trained, options->source, o));
+    if (!options->own_part)
+        lki_dataset_hold_all(*out);
+    return LK_OK;
 }
 
 lk_status lki_trained_data_open(lk_dataset **out, const lki_trained *trained,
@@ -141,7 +161,6 @@ lk_status lki_trained_data_open(lk_dataset **out, const lki_trained *trained,
     const bool         table   = strncmp(options->source, "csv:", 4) == 0;
 
     *out = NULL;
-    LK_TRY(check_bytes(trained, options, tokenizer));
     if (table != (json_object_get(trained->config, "columns") != NULL))
         return lk_fail(LK_EINVAL, "'%s' is %s table, and the model of %s was %strained on one",
                        options->source, table ? "a" : "no", options->path, table ? "not " : "");
@@ -151,9 +170,7 @@ lk_status lki_trained_data_open(lk_dataset **out, const lki_trained *trained,
     set_normalize(trained->config, text, &o);
     if (options->own_part && trained->checkpoint != NULL)
         set_split(trained->config, trained, &o);
-    LK_TRY(table ? open_table(out, trained, options->source, &o)
-                 : lk_dataset_open(out, options->source, &o));
-    if (!options->own_part)
-        lki_dataset_hold_all(*out);
+    LK_TRY(open_source(out, trained, options, &o));
+    LK_TRY(check_bytes(trained, options, *out));
     return check_fit(trained, options, lk_dataset_describe(*out));
 }

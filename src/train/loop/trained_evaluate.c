@@ -181,6 +181,15 @@ static uint32_t batch_of(const lki_trained *t)
     return (uint32_t)lki_max(1, lki_min(BATCH, CONTEXT_MOST / tokens));
 }
 
+/* Opens the tokenizer, which counts the bytes of the tokens.  Token ids may be those of a kind of
+ * tokenizer that is not supported, and then nothing counts the bytes. */
+static lk_status open_tokenizer(evaluation *e, const char *tokenizer)
+{
+    const bool given  = e->options->tokenizer != NULL;
+    lk_status  status = tokenizer != NULL ? lk_tokenizer_open(&e->tokenizer, tokenizer) : LK_OK;
+    return status == LK_EUNSUPPORTED && !given ? LK_OK : status;
+}
+
 static lk_status open_evaluation(evaluation *e)
 {
     const lk_evaluate_options *o = e->options;
@@ -193,8 +202,7 @@ static lk_status open_evaluation(evaluation *e)
     if (tokenizer == NULL && e->trained.options.tokens && lki_sample_text_find(found, o->path))
         tokenizer = found;
     LK_TRY(lki_trained_data_open(&e->dataset, &e->trained, o, tokenizer));
-    if (tokenizer != NULL)
-        LK_TRY(lk_tokenizer_open(&e->tokenizer, tokenizer));
+    LK_TRY(open_tokenizer(e, tokenizer));
     e->trained.options.numbers = lk_dataset_describe(e->dataset)->numbers;
     e->measures    = lki_measures_errors(e->trained.options.loss, e->trained.options.numbers);
     e->precision   = precision_of(e);

@@ -30,6 +30,7 @@
 #include "train/core/recorded.h"
 #include "train/saves/base.h"
 #include "train/saves/tokenizer.h"
+#include "train/saves/types.h"
 
 #define SHARD_BYTES UINT64_C(5000000000)
 #define F16_OVERFLOW 65520.0F /* smallest number that rounds to infinity */
@@ -50,7 +51,9 @@ typedef struct {
     lk_tensor               *tensors;
     char                   (*names)[LK_NAME_MAX + 48];
     bool                     averaged; /* the weights are the moving means */
-    lk_dtype                 dtype;
+    json_t                  *types; /* of the tensors of the folder, also of that with which the run
+                                     * began (types.h); or NULL */
+    lk_dtype                 dtype; /* of tensors that are not in `types` */
     float                   *piece;
     lk_exec                 *exec;
 } exporter;
@@ -137,6 +140,16 @@ static lk_status set_tokens(exporter *e)
     return LK_OK;
 }
 
+/* Checks the tokenizer that is copied. */
+static lk_status check_tokenizer(const exporter *e, const json_t *recorded,
+                                 const lk_model_options *options)
+{
+    char path[LKI_PATH_BYTES];
+    LK_TRY(lki_directory_join(path, e->run, "tokenizer.json"));
+    return e->adapters || access(path, F_OK) != 0
+               ? LK_OK : lki_tokenizer_fits_run(path, e->options->path, options, recorded);
+}
+
 /* Makes the configuration of adapters, in place of that of the model. */
 static lk_status make_adapter_config(exporter *e, const json_t *recorded,
                                      const lk_model_options *options)
@@ -164,7 +177,10 @@ static lk_status make_config(exporter *e, const char *model, const lk_model_opti
         LK_TRY(set_tokens(e));
     }
     e->dtype = e->options->dtype != 0 ? e->options->dtype : type_of(said);
-    e->kept  = kept && strcmp(said != NULL ? said : type_name(LK_F32), type_name(e->dtype)) == 0;
+    e->kept  = kept && e->options->dtype == 0 && e->types != NULL;
+    if (e->kept)
+        return LK_OK;
+    e->kept = kept && strcmp(said != NULL ? said : type_name(LK_F32), type_name(e->dtype)) == 0;
     if (!e->kept)
         (void)json_object_set_new(e->config, type_key(e->config),
                                   json_string(type_name(e->dtype)));
@@ -188,9 +204,10 @@ static bool has_means(const exporter *e)
 }
 
 /* Fails if a value is infinite as F16. */
-static lk_status check_range(const exporter *e, const char *name, size_t first, size_t count)
+static lk_status check_range(const exporter *e, lk_dtype dtype, const char *name, size_t first,
+                             size_t count)
 {
-    for (size_t i = 0; e->dtype == LK_F16 && i < count; i++)
+    for (size_t i = 0; dtype == LK_F16 && i < count; i++)
         if (fabsf(e->piece[i]) >= F16_OVERFLOW)
             return lk_fail(LK_EINVAL, "element %zu of '%s' is %g, too large for f16; "
                                       "choose f32 or bf16", first + i, name, (double)e->piece[i]);
@@ -215,13 +232,16 @@ static lk_status fetch(void *context, size_t tensor, size_t first, size_t count,
 {
     exporter       *e     = context;
     const lk_param *param = &e->params[tensor];
+    const lk_dtype  dtype = e->tensors[tensor].dtype;
     char            name[LKI_OPTIMIZER_NAME_MAX];
+    if (e->options->stop != NULL && e->options->stop(e->options->stop_context))
+        return lk_fail(LK_ESTOPPED, "stopped on request; '%s' was not written", e->options->out);
     (void)snprintf(name, sizeof name, "%s%s", param->name, e->averaged ? ".ema" : "");
     LK_TRY(e->folder != NULL
                ? lki_init_read_part(e->exec, e->folder, e->run, param, first, count, e->piece)
                : read_checkpoint(e, name, param->shape, first, count));
-    LK_TRY(check_range(e, name, first, count));
-    lki_convert(e->exec, count, LK_F32, e->piece, e->dtype, out);
+    LK_TRY(check_range(e, dtype, name, first, count));
+    lki_convert(e->exec, count, LK_F32, e->piece, dtype, out);
     return LK_OK;
 }
 
@@ -241,9 +261,12 @@ static lk_status plan_weights(exporter *e)
     for (uint32_t i = 0; i < e->count; i++) {
         const char *name   = e->params[i].name;
         const char *prefix = strcmp(name, e->family->head) == 0 ? "" : e->family->prefix;
+        lk_dtype    dtype  = e->dtype;
+        if (e->options->dtype == 0)
+            LK_TRY(lki_types_find(&dtype, e->types, name, e->options->path));
         (void)snprintf(e->names[i], sizeof e->names[i], "%s%s%s",
                        e->adapters ? "base_model.model." : "", prefix, name);
-        e->tensors[i] = (lk_tensor){ e->names[i], e->dtype, e->params[i].shape, NULL };
+        e->tensors[i] = (lk_tensor){ e->names[i], dtype, e->params[i].shape, NULL };
     }
     e->averaged = e->options->weights == LK_WEIGHTS_EMA ||
                   (e->options->weights == LK_WEIGHTS_DEFAULT && has_means(e));
@@ -317,12 +340,9 @@ static lk_status publish(exporter *e)
 /* ---- The whole ----------------------------------------------------------------------------- */
 
 /* Sets the directory of the run: the one that has the step. */
-static void find_run(exporter *e)
+static lk_status find_run(exporter *e)
 {
-    (void)snprintf(e->run, sizeof e->run, "%s", lk_checkpoint_path(e->checkpoint));
-    const char *parent = dirname(e->run); /* cuts e->run, or is "." */
-    if (parent != e->run)
-        (void)snprintf(e->run, sizeof e->run, "%s", parent);
+    return lki_directory_above(e->run, lk_checkpoint_path(e->checkpoint));
 }
 
 /* Writes a folder again. */
@@ -344,10 +364,12 @@ static lk_status export_folder(exporter *e)
     options.tokens  = true;
     options.classes = options.vocabulary;
     options.input   = (lk_shape){ 1, { options.positions } };
+    LK_TRY(check_tokenizer(e, NULL, &options));
+    LK_TRY(lki_folder_open(&e->folder, path));
+    LK_TRY(lki_types_list(&e->types, e->folder));
     LK_TRY(make_config(e, model, &options));
     LK_TRY(build_model(e, model, &options));
     LK_TRY(lki_init_check(path, e->model));
-    LK_TRY(lki_folder_open(&e->folder, path));
     LK_TRY(plan_weights(e));
     return publish(e);
 }
@@ -357,10 +379,14 @@ static lk_status export_run(exporter *e)
     const char       *model = NULL;
     lk_model_options  options;
     LK_TRY(lk_checkpoint_open(&e->checkpoint, e->options->path, NULL, 0));
-    find_run(e);
+    LK_TRY(find_run(e));
     json_t *config = json_loads(lk_checkpoint_describe(e->checkpoint)->config, 0, NULL);
     lk_status status = read_options(e, config, &model, &options);
     e->adapters      = options.lora_rank > 0;
+    if (status == LK_OK)
+        status = lki_types_read(&e->types, e->run);
+    if (status == LK_OK)
+        status = check_tokenizer(e, config, &options);
     if (status == LK_OK)
         status = make_config(e, model, &options);
     if (status == LK_OK)
@@ -373,6 +399,15 @@ static lk_status export_run(exporter *e)
         status = publish(e);
     json_decref(config); /* `model` is in it */
     return status;
+}
+
+/* Returns the type of all tensors; 0 if they have several. */
+static lk_dtype common_type(const exporter *e)
+{
+    lk_dtype type = e->count > 0 ? e->tensors[0].dtype : e->dtype;
+    for (uint32_t i = 1; i < e->count && type != 0; i++)
+        type = e->tensors[i].dtype == type ? type : 0;
+    return type;
 }
 
 lk_status lk_export(const lk_export_options *options, lk_exported *result)
@@ -392,7 +427,7 @@ lk_status lk_export(const lk_export_options *options, lk_exported *result)
     if (status == LK_OK && result != NULL) {
         *result = (lk_exported){ .step = folder ? 0 : lk_checkpoint_describe(e->checkpoint)->step,
                                  .parameters = lk_model_param_elements(e->model),
-                                 .dtype      = e->dtype };
+                                 .dtype      = common_type(e) };
         (void)snprintf(result->type, sizeof result->type, "%s", e->family->type);
     }
     lk_exec_free(e->exec);
@@ -401,6 +436,7 @@ lk_status lk_export(const lk_export_options *options, lk_exported *result)
     lki_free(e->tensors);
     lk_model_free(e->model);
     json_decref(e->config);
+    json_decref(e->types);
     lki_folder_free(e->folder);
     lk_checkpoint_free(e->checkpoint);
     lki_free(e);

@@ -49,6 +49,17 @@ lk_status lki_is_pretrained(bool *out, const char *path)
 static const char *const prefixes[] = { "", "transformer.", "base_model.model.",
                                         "base_model.model.transformer.", NULL };
 
+const char *lki_init_bare(const char *name)
+{
+    size_t longest = 0;
+    for (size_t i = 0; prefixes[i] != NULL; i++) {
+        size_t bytes = strlen(prefixes[i]);
+        if (bytes > longest && strncmp(name, prefixes[i], bytes) == 0)
+            longest = bytes;
+    }
+    return name + longest;
+}
+
 static const lk_tensor *find_param(const lki_folder *file, const char *name)
 {
     char             prefixed[LK_NAME_MAX + 48];
@@ -176,6 +187,20 @@ static lk_status check_tied(const lki_folder *file, const char *path, const lk_t
                                "model has one weight for both", path, head->name);
 }
 
+/* Fails if a file has a tensor under two names, with and without a prefix, and other values. */
+static lk_status check_doubled(const lki_folder *file, const char *path, const lk_tensor *tensor)
+{
+    const lk_tensor *used = find_param(file, lki_init_bare(tensor->name));
+    if (used == NULL || used == tensor)
+        return LK_OK;
+    const uint64_t count = lk_shape_count(tensor->shape);
+    if (used->dtype == tensor->dtype && lk_shape_count(used->shape) == count &&
+        memcmp(used->data, tensor->data, count * lk_dtype_bytes(tensor->dtype)) == 0)
+        return LK_OK;
+    return lk_fail(LK_EFORMAT, "'%s' has one weight under two names, '%s' and '%s', with other "
+                               "values: remove one of them", path, used->name, tensor->name);
+}
+
 /* The tensors that a file must have: parameters, and possibly running statistics. */
 typedef struct {
     const lk_param *params;
@@ -190,6 +215,7 @@ static lk_status check_nothing_left(const lki_folder *file, const char *path, co
     for (size_t i = 0; (tensor = lki_folder_at(file, i)) != NULL; i++) {
         const char *name = tensor->name;
         bool        used = false;
+        LK_TRY(check_doubled(file, path, tensor));
         for (uint32_t p = 0; p < c->count && !used; p++)
             used = is_named(name, c->params[p].name);
         for (uint32_t k = 0; k < c->state_count && !used; k++)

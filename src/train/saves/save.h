@@ -71,6 +71,9 @@ LK_NODISCARD lk_status lki_save(lki_session *session, uint64_t step, bool later)
  * others.  With adapters, it must have the frozen parameters only.  Defined in saves/init.c, as the
  * next ones. */
 LK_NODISCARD lk_status lki_init_check(const char *path, const lk_model *model);
+/* Returns the name of a tensor in a file without the prefixes of other programs: that of the
+ * parameter. */
+const char *lki_init_bare(const char *name);
 /* Returns true if the shape of a tensor in a file fits the parameter `name`.  Position embeddings
  * in the file may be longer; then their first rows are used. */
 bool lki_init_fits(const char *name, lk_shape shape, lk_shape file);

@@ -118,6 +118,17 @@ lk_status lki_keep_tokenizer(const lki_session *s)
     return lki_tokenizer_keep(s->config);
 }
 
+/* Checks that the tokenizer has as many tokens as that of the run had. */
+static lk_status check_tokenizer(const lk_train_config *config, const json_t *stored)
+{
+    const json_t          *classes = json_object_get(stored, "classes");
+    const lk_model_options model   = { .classes = (uint32_t)json_integer_value(classes),
+                                       .vocabulary = config->model_options.vocabulary };
+    return config->data.tokenizer == NULL
+               ? LK_OK : lki_tokenizer_fits_run(config->data.tokenizer, config->checkpoint.folder,
+                                                &model, stored);
+}
+
 /* Checks that this run can continue from the checkpoint, and reads further state from it. */
 static lk_status check_compatible(const lk_train_config *config, const lk_dataset_info *data,
                                   const lk_checkpoint_info *info, char loss_chain[65],
@@ -131,6 +142,8 @@ static lk_status check_compatible(const lk_train_config *config, const lk_datase
         status = lk_fail(LK_EFORMAT, "the checkpoint's configuration is not readable: %s",
                          error.text);
     else
+        status = check_tokenizer(config, stored);
+    if (status == LK_OK)
         status = lki_config_compare(stored, mine);
     if (status == LK_OK)
         status = lki_data_compare(stored, config, data);

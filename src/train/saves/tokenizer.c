@@ -10,6 +10,8 @@
 #include "checkpoint/directory.h"
 #include "lockstep/checkpoint.h"
 #include "lockstep/tokenizer.h"
+#include "models/build.h"
+#include "train/saves/types.h"
 
 static lk_status write_file(const char *folder, const char *name, const void *data, size_t bytes)
 {
@@ -39,7 +41,8 @@ const char *const lki_kept_names[] = {
     "chat_template.jinja", NULL,
 };
 
-/* Copies the small files of a Hugging Face folder, at the start of a run. */
+/* Copies the small files of a Hugging Face folder, and notes the types of its weights, at the start
+ * of a run. */
 static lk_status keep_folder(const char *from, const char *to)
 {
     char    path[LKI_PATH_BYTES];
@@ -53,7 +56,16 @@ static lk_status keep_folder(const char *from, const char *to)
         lki_map_close(&content);
         LK_TRY(status);
     }
-    return LK_OK;
+    return lki_types_keep(from, to);
+}
+
+lk_status lki_kept_compare(bool *same, const char *folder, const char *run)
+{
+    char theirs[LKI_PATH_BYTES], kept[LKI_PATH_BYTES];
+    *same = true;
+    LK_TRY(lki_directory_join(theirs, folder, "config.json"));
+    LK_TRY(lki_directory_join(kept, run, "config.json"));
+    return access(kept, F_OK) == 0 ? compare(same, theirs, kept) : LK_OK;
 }
 
 lk_status lki_tokenizer_check(const lk_train_config *config)
@@ -67,10 +79,10 @@ lk_status lki_tokenizer_check(const lk_train_config *config)
         return LK_OK;
     LK_TRY(compare(&same, path, config->data.tokenizer));
     return same ? LK_OK
-                : lk_fail(LK_EINVAL, "the run was made with the tokenizer '%s', from which "
-                                     "`data.tokenizer` '%s' differs; resume with the same one, or "
-                                     "start a new run in another directory", path,
-                          config->data.tokenizer);
+                : lk_fail(LK_EINVAL, "the tokenizer '%s' differs from '%s', which the run keeps; a "
+                                     "run goes on with the tokenizer with which it began: put that "
+                                     "back, or start a new run in another directory",
+                          config->data.tokenizer, path);
 }
 
 lk_status lki_tokenizer_match(const char *given, const char *own)
@@ -81,6 +93,48 @@ lk_status lki_tokenizer_match(const char *given, const char *own)
     LK_TRY(compare(&same, given, own));
     return same ? LK_OK : lk_fail(LK_EINVAL, "`data.tokenizer` '%s' differs from '%s', the "
                                              "tokenizer of the model; leave it out", given, own);
+}
+
+/* Sets *count to the number of tokens of a tokenizer; to 0 if it may be of a kind that is not
+ * supported, and is. */
+static lk_status count_tokens(uint32_t *count, const char *tokenizer, bool used)
+{
+    lk_tokenizer *opened = NULL;
+    lk_status     status = lk_tokenizer_open(&opened, tokenizer);
+    *count               = status == LK_OK ? lk_tokenizer_describe(opened)->vocabulary : 0;
+    lk_tokenizer_free(opened);
+    return status == LK_EUNSUPPORTED && !used ? LK_OK : status;
+}
+
+static lk_status compare_counts(const char *tokenizer, uint32_t has, const char *path,
+                                uint32_t vocabulary)
+{
+    return has <= vocabulary
+               ? LK_OK
+               : lk_fail(LK_EINVAL, "the tokenizer '%s' has %u tokens, and the model of '%s' only "
+                                    "%u: it is another model's", tokenizer, has, path, vocabulary);
+}
+
+lk_status lki_tokenizer_fits(const char *tokenizer, const char *path, uint32_t vocabulary,
+                             bool used)
+{
+    uint32_t has;
+    LK_TRY(count_tokens(&has, tokenizer, used));
+    return compare_counts(tokenizer, has, path, vocabulary);
+}
+
+lk_status lki_tokenizer_fits_run(const char *tokenizer, const char *path,
+                                 const lk_model_options *model, const json_t *config)
+{
+    const bool used = json_is_true(json_object_get(config, "tokenizer"));
+    uint32_t   has;
+    LK_TRY(count_tokens(&has, tokenizer, used));
+    LK_TRY(compare_counts(tokenizer, has, path, lki_vocabulary(model)));
+    return !used || has == model->classes
+               ? LK_OK
+               : lk_fail(LK_EINVAL, "the tokenizer '%s' has %u tokens, and the model of '%s' was "
+                                    "trained with %u: it is another run's", tokenizer, has, path,
+                         model->classes);
 }
 
 /* Describes the tokenizer to Hugging Face's transformers.  Without this file they take a class by

@@ -2,6 +2,8 @@
 #ifndef LKI_TRAIN_SAVES_TOKENIZER_H
 #define LKI_TRAIN_SAVES_TOKENIZER_H
 
+#include <jansson.h>
+
 #include "lockstep/train.h"
 
 /* Copies the tokenizer of a run, if it has one, to DIR/tokenizer.json in its checkpoint directory,
@@ -13,6 +15,19 @@ LK_NODISCARD lk_status lki_tokenizer_keep(const lk_train_config *config);
 /* Compares the tokenizer of a run that continues with that in its checkpoint directory, if both
  * exist.  Returns LK_EINVAL if they differ. */
 LK_NODISCARD lk_status lki_tokenizer_check(const lk_train_config *config);
+
+/* Sets *same to false if a run keeps another configuration of its model than a folder has. */
+LK_NODISCARD lk_status lki_kept_compare(bool *same, const char *folder, const char *run);
+
+/* Checks that the tokenizer in a file has no token that the model at `path` lacks, which has
+ * `vocabulary` of them.  If it is not used, it may be of a kind that is not supported. */
+LK_NODISCARD lk_status lki_tokenizer_fits(const char *tokenizer, const char *path,
+                                          uint32_t vocabulary, bool used);
+
+/* Does the same for the tokenizer of a run with a recorded configuration, or NULL.  One by which
+ * its text became tokens must have the same number of tokens. */
+LK_NODISCARD lk_status lki_tokenizer_fits_run(const char *tokenizer, const char *path,
+                                              const lk_model_options *model, const json_t *config);
 
 /* Compares the tokenizer `given` with that of a model, `own`, if that file exists.  Returns
  * LK_EINVAL if they differ. */
