@@ -147,9 +147,14 @@ LK_API LK_NODISCARD lk_status lk_log_check_compare(const lk_log_check *check, co
  * checkpoints.  Verifies all checkpoints first.  Compares their hashes of all losses with the log,
  * and the hash of the weights in its last line with the checkpoint.  Returns LK_EINVAL if something
  * of this is missing, if the exactness ids of the checkpoints differ, or if `file` exists and is no
- * statement; LK_ECORRUPT or LK_EIO if a file is damaged, is not of this run, or cannot be read or
- * written. */
+ * statement of this run; LK_ECORRUPT or LK_EIO if a file is damaged, is not of this run, or cannot
+ * be read or written.  An existing statement is one of this run if its losses are equal, as far as
+ * both have them. */
 LK_API LK_NODISCARD lk_status lk_attest(const char *run, const char *file);
+/* Writes such a statement to `draft`, which the caller will sign and rename to `file`.  Returns the
+ * same errors; `file` is not written. */
+LK_API LK_NODISCARD lk_status lk_attest_draft(const char *run, const char *draft,
+                                              const char *file);
 
 typedef struct lk_statement lk_statement;
 

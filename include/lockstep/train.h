@@ -362,10 +362,11 @@ LK_API LK_NODISCARD lk_status lk_train_run(lk_comm *comm, const lk_train_config 
 
 /* Merges the trace parts that ranks first .. first + count - 1 have written in a run with
  * config.trace == `path`, and removes the parts.  The result is one file in Chrome's trace format,
- * for ui.perfetto.dev.  Parts of failed or killed ranks are used up to where they end.  Does
- * nothing if there are no parts.  `launcher`: the pid of a launcher, to use only the parts of its
- * children; 0 = all parts.  The file is `path`, with one exception.  If `first` or `launcher` is
- * not 0 and the first part is from a host K > 0, the file is PATH.host-K. */
+ * for ui.perfetto.dev.  Parts of failed or killed ranks are used up to where they end.  Leaves out
+ * parts that another run is writing.  Does nothing if there are no parts.  `launcher`: the pid of a
+ * launcher, to use only the parts of its children and threads; 0 = all parts.  The file is `path`,
+ * with one exception.  If `first` or `launcher` is not 0 and the first part is from a host K > 0,
+ * the file is PATH.host-K. */
 LK_API LK_NODISCARD lk_status lk_trace_merge(const char *path, uint32_t first, uint32_t count,
                                              uint32_t launcher);
 

@@ -122,33 +122,79 @@ lk_status lki_file_replace(const char *path, const void *data, size_t bytes)
     return status;
 }
 
-static int lock(int fd, int kind)
+/* Tries once to lock an open file.  Returns 0, EWOULDBLOCK if another process holds the lock, or
+ * the errno of a file system without locks. */
+static int try_lock(int fd, int kind)
+{
+    if (flock(fd, kind | LOCK_NB) == 0)
+        return 0;
+    return errno == EINTR ? EWOULDBLOCK : errno;
+}
+
+static void wait_for_lock(void)
 {
     const struct timespec pause = { .tv_nsec = 50000000 };
-    for (int i = 0; i < LOCK_TRIES; i++) {
-        if (flock(fd, kind | LOCK_NB) == 0)
-            return 0;
-        if (errno != EWOULDBLOCK && errno != EINTR)
-            return errno;
-        (void)nanosleep(&pause, NULL);
-    }
-    return EWOULDBLOCK;
+    (void)nanosleep(&pause, NULL);
 }
 
 int lki_file_lock(int fd)
 {
-    return lock(fd, LOCK_EX);
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        int why = try_lock(fd, LOCK_EX);
+        if (why != EWOULDBLOCK)
+            return why;
+        wait_for_lock();
+    }
+    return EWOULDBLOCK;
+}
+
+bool lki_file_is_current(int fd, const char *path)
+{
+    struct stat mine, there;
+    return fstat(fd, &mine) == 0 && stat(path, &there) == 0 && mine.st_ino == there.st_ino &&
+           mine.st_dev == there.st_dev;
+}
+
+/* Opens a file, which is made if it is not there. */
+static int open_or_make(const char *path, bool *made)
+{
+    const int how = O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC;
+    int       fd  = open(path, how | O_EXCL, 0666);
+    *made         = fd >= 0;
+    return fd >= 0 || errno != EEXIST ? fd : open(path, how, 0666);
+}
+
+int lki_file_open_locked(int *out, const char *path, bool *made)
+{
+    *out = -1;
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        int fd = open_or_make(path, made);
+        if (fd < 0)
+            return errno;
+        if (try_lock(fd, LOCK_EX) != EWOULDBLOCK && lki_file_is_current(fd, path)) {
+            *out = fd;
+            return 0;
+        }
+        (void)close(fd);
+        wait_for_lock();
+    }
+    return EWOULDBLOCK;
 }
 
 /* The lock is shared, so several processes can ask at the same time. */
 bool lki_file_is_locked(const char *path)
 {
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    bool held = lock(fd, LOCK_SH) == EWOULDBLOCK;
-    (void)close(fd);
-    return held;
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+        if (fd < 0)
+            return false;
+        bool held = try_lock(fd, LOCK_SH) == EWOULDBLOCK || !lki_file_is_current(fd, path);
+        (void)close(fd);
+        if (!held)
+            return false;
+        wait_for_lock();
+    }
+    return true;
 }
 
 bool lki_file_is_other(const char *path, const char *head)

@@ -27,8 +27,18 @@ LK_NODISCARD lk_status lki_file_replace(const char *path, const void *data, size
  * lock, or the errno of a file system without locks. */
 LK_NODISCARD int lki_file_lock(int fd);
 
-/* Returns true if another process holds the lock of a file or directory.  Waits up to 2 seconds for
- * it, as lki_file_lock() does.  Does not lock it. */
+/* Opens a file for appending, which is made if it is not there, and locks it until all its
+ * descriptors are closed.  Tries for 2 seconds, each time with the file that the path then names,
+ * because the holder of the lock may replace or remove it.  Sets `made` to true if this call has
+ * made the file.  Returns 0, EWOULDBLOCK if another process holds the lock, or the errno of
+ * open().  A file system without locks is no failure. */
+LK_NODISCARD int lki_file_open_locked(int *out, const char *path, bool *made);
+
+/* Returns true if a path still names an open file, which may have been replaced or removed. */
+bool lki_file_is_current(int fd, const char *path);
+
+/* Returns true if another process holds the lock of the file or directory that a path names.  Waits
+ * up to 2 seconds for it, as lki_file_open_locked() does.  Does not lock it. */
 bool lki_file_is_locked(const char *path);
 
 /* Returns true if a path is that of a regular file with contents that do not begin with `head`. */

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/beginning.h"
 #include "cli/commands.h"
 #include "cli/record.h"
 #include "cli/signature.h"
@@ -139,20 +138,6 @@ __attribute__((noinline)) static bool state(const char *run, const char *file)
     return false;
 }
 
-/* Returns true unless a file is there that is no statement.  lk_attest() finds out the same, but is
- * given the name of a draft. */
-static bool is_replaceable(const char *file)
-{
-    char         head[128];
-    const size_t bytes = lki_read_beginning(file, head, sizeof head - 1);
-    head[bytes]        = '\0';
-    if (access(file, F_OK) != 0 || strstr(head, "\"lockstep-statement\"") != NULL)
-        return true;
-    fprintf(stderr, "lockstep attest: '%s' is a file of another kind, and would be overwritten: "
-                    "give another one, or remove it\n", file);
-    return false;
-}
-
 /* Gives a draft and its signature their names.  The statement is first: if the second step fails,
  * an old signature does not fit, and nobody takes it for one of the new statement. */
 static bool publish(const char *draft, const char *signature, const char *file)
@@ -175,10 +160,8 @@ __attribute__((noinline)) static bool state_and_sign(const char *run, const char
         fprintf(stderr, "lockstep attest: --out is too long for a path\n");
         return false;
     }
-    if (!is_replaceable(file))
-        return false;
     (void)snprintf(signature, sizeof signature, "%s.sig", draft);
-    bool good = lk_attest(run, draft) == LK_OK;
+    bool good = lk_attest_draft(run, draft, file) == LK_OK;
     if (!good)
         lki_print_error("attest");
     good = good && lki_sign("attest", file, draft, key) && publish(draft, signature, file);

@@ -196,24 +196,46 @@ static bool has_step(const char *log, uint64_t step)
     return found;
 }
 
+/* Returns true if the last line of a log is the end of a run.  It is shorter than what is read. */
+static bool has_end(const char *log)
+{
+    char  tail[1024];
+    FILE *file = fopen(log, "re");
+    if (file == NULL)
+        return false;
+    if (fseek(file, -(long)(sizeof tail - 1), SEEK_END) != 0)
+        rewind(file); /* it is shorter */
+    size_t bytes = fread(tail, 1, sizeof tail - 1, file);
+    (void)fclose(file);
+    while (bytes > 0 && tail[bytes - 1] == '\n')
+        bytes--;
+    tail[bytes]      = '\0';
+    const char *line = strrchr(tail, '\n');
+    return strstr(line != NULL ? line : tail, "\"weights\":") != NULL;
+}
+
 /* Returns the reason why a run that continues would cut a log that is not its own; NULL if it would
  * not.  The library compares the contents, and takes the log of a run with the same options for
  * this one's, but the run has a record of its log.  Not inlined, because the paths are large. */
 __attribute__((noinline)) static const char *cuts_another_log(const train_options *options)
 {
     const lk_train_config *c = &options->config;
-    char                   own[2048], text[2400];
+    char                   own[2048], text[2400], lost[48] = "the end of a run";
     struct stat            mine, given;
     uint64_t               step;
     if (!c->checkpoint.resume || c->checkpoint.folder == NULL || c->log == NULL ||
         c->files_elsewhere || !lki_record_log(c->checkpoint.folder, own, sizeof own) ||
         stat(own, &mine) != 0 || stat(c->log, &given) != 0 || !S_ISREG(given.st_mode) ||
         (mine.st_dev == given.st_dev && mine.st_ino == given.st_ino) ||
-        !find_step(&c->checkpoint, &step) || !has_step(c->log, step + 1))
+        !find_step(&c->checkpoint, &step))
         return NULL;
-    (void)snprintf(text, sizeof text, "--log %.900s has steps after %llu, which would be cut, and "
-                   "the log of this run is %.900s: leave --log out, or give a new one", c->log,
-                   (unsigned long long)step, own);
+    const bool steps = has_step(c->log, step + 1);
+    if (!steps && !has_end(c->log))
+        return NULL;
+    if (steps)
+        (void)snprintf(lost, sizeof lost, "steps after %llu", (unsigned long long)step);
+    (void)snprintf(text, sizeof text, "--log %.900s has %s, which would be cut, and the log of "
+                   "this run is %.900s: leave --log out, or give a new one", c->log, lost, own);
     (void)lk_error_set(LK_EINVAL, text);
     return lk_error_last()->message;
 }

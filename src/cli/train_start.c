@@ -166,12 +166,12 @@ static void print_stop(const train_options *options, lk_status status)
 }
 
 /* Merges the traces that the ranks have written, however the run ended.  With several machines,
- * each machine has one file. */
-static int merge_trace(const train_options *options, uint32_t first, uint32_t count, int exit)
+ * each machine has one file.  `launcher`: uses only the parts of its ranks; 0 = all parts. */
+static int merge_trace(const train_options *options, uint32_t first, uint32_t count,
+                       uint32_t launcher, int exit)
 {
     const char *path = options->config.trace;
-    uint32_t    mine = options->nodes.count > 1 ? (uint32_t)getpid() : 0;
-    if (path == NULL || lk_trace_merge(path, first, count, mine) == LK_OK)
+    if (path == NULL || lk_trace_merge(path, first, count, launcher) == LK_OK)
         return exit;
     lki_print_error(options->command->name);
     return exit != 0 ? exit : LKI_EXIT_FAILURE;
@@ -181,7 +181,7 @@ static int merge_trace(const train_options *options, uint32_t first, uint32_t co
  * launcher started the workers and they did not merge the parts. */
 static void merge_what_is_left(void *options, uint32_t first, uint32_t count)
 {
-    (void)merge_trace(options, first, count, 0);
+    (void)merge_trace(options, first, count, 0, 0);
 }
 
 /* Returns true if this worker merges the traces of its host.  (Lockstep's launcher merges them
@@ -296,7 +296,8 @@ static int run_worker(train_options *options)
         (void)report(options, status);
     (void)fflush(stdout);
     bool here = !silent && (status == LK_OK || status == LK_ESTOPPED) && merges(options, comm);
-    int exit = here ? merge_trace(options, rank, options->config.workers_here, exit_code(status))
+    int exit = here ? merge_trace(options, rank, options->config.workers_here, 0,
+                                  exit_code(status))
                     : exit_code(status);
     lk_comm_free(comm); /* under MPI, after a signal, the launcher may end this process here */
     return exit;
@@ -406,7 +407,10 @@ static int run_all(train_options *options, char **argv, lk_launch_options how)
         exit = options->worker_mode == LKI_MODE_THREADS ? run_threads(options)
                                                         : start_workers(options, line, how);
     free(line);
-    return merge_trace(options, 0, options->config.workers, exit);
+    /* A run that was refused has no parts, and those of the run in its way are not to be used.
+     * Workers of emulated hosts are children of other launchers. */
+    const uint32_t mine = how.hosts > 1 && how.nodes <= 1 ? 0 : (uint32_t)getpid();
+    return merge_trace(options, 0, options->config.workers, mine, exit);
 }
 
 /* Starts the run from the process that the user started. */

@@ -226,17 +226,44 @@ static lk_status fill(json_t *root, const lki_target *target)
     return lki_statement_links(root, false);
 }
 
-/* Refuses to replace a file that is no statement. */
-static lk_status check_output(const char *file)
+/* Compares the losses of the global batch of a step: statements of version 1 have no others. */
+static bool is_same_loss(const json_t *one, const json_t *other)
+{
+    const char *first = json_string_value(one), *second = json_string_value(other);
+    return first != NULL && second != NULL && strncmp(first, second, 16) == 0;
+}
+
+/* Returns true if the losses of one statement are the first ones of the other, or all.  A run may
+ * have been continued, or gone back to an earlier checkpoint, and runs are moved.  Two runs with
+ * the same configuration, seed and data have the same losses, and are the same run here. */
+static bool are_of_one_run(const json_t *one, const json_t *other)
+{
+    const json_t *mine   = json_object_get(one, "losses");
+    const json_t *theirs = json_object_get(other, "losses");
+    const size_t  count  = lki_min(json_array_size(mine), json_array_size(theirs));
+    size_t        same   = 0;
+    while (same < count && is_same_loss(json_array_get(mine, same), json_array_get(theirs, same)))
+        same++;
+    return count > 0 && same == count;
+}
+
+/* Refuses to replace a file that is no statement, or the statement of another run. */
+static lk_status check_output(const json_t *root, const char *file)
 {
     if (access(file, F_OK) != 0)
         return LK_OK;
     json_t    *there  = json_load_file(file, 0, NULL);
     const bool is_one = strcmp(lki_text_at(there, "format"), LKI_STATEMENT_FORMAT) == 0;
+    lk_status  status = LK_OK;
+    if (!is_one)
+        status = lk_fail(LK_EINVAL, "'%s' is a file of another kind, and would be overwritten: "
+                                    "give another one, or remove it", file);
+    else if (!are_of_one_run(root, there))
+        status = lk_fail(LK_EINVAL, "'%s' is the statement of another run, of '%s', and would be "
+                                    "overwritten: give another one, or remove it", file,
+                         lki_text_at(there, "run"));
     json_decref(there);
-    return is_one ? LK_OK
-                  : lk_fail(LK_EINVAL, "'%s' is a file of another kind, and would be overwritten: "
-                                       "give another one, or remove it", file);
+    return status;
 }
 
 static lk_status write_statement(const json_t *root, const char *file)
@@ -248,10 +275,10 @@ static lk_status write_statement(const json_t *root, const char *file)
     return status;
 }
 
-static lk_status attest(const lki_target *target, const char *run, const char *file)
+static lk_status attest(const lki_target *target, const char *run, const char *draft,
+                        const char *file)
 {
     json_t   *root   = NULL;
-    LK_TRY(check_output(file));
     lk_status status = target->step_count > 0
                            ? begin(&root, run)
                            : lk_fail(LK_EINVAL, "'%s' has no checkpoints to attest; give the "
@@ -259,20 +286,27 @@ static lk_status attest(const lki_target *target, const char *run, const char *f
     if (status == LK_OK)
         status = fill(root, target);
     if (status == LK_OK)
-        status = write_statement(root, file);
+        status = check_output(root, file);
+    if (status == LK_OK)
+        status = write_statement(root, draft);
     json_decref(root);
     return status;
 }
 
-lk_status lk_attest(const char *run, const char *file)
+lk_status lk_attest_draft(const char *run, const char *draft, const char *file)
 {
     lki_target *target = NULL;
     LK_TRY(LKI_NEW(&target, 1, "a run"));
     lk_status status = lki_target_find(target, run);
     if (status == LK_OK) {
-        status = attest(target, run, file);
+        status = attest(target, run, draft, file);
         lki_target_free(target);
     }
     lki_free(target);
     return status;
+}
+
+lk_status lk_attest(const char *run, const char *file)
+{
+    return lk_attest_draft(run, file, file);
 }

@@ -325,6 +325,27 @@ static void a_failed_signature_keeps_the_old_one(void **state)
     assert_int_equal(r.status, 0);
 }
 
+/* Expects that a statement is replaced by one of the same run alone, also if the run has made more
+ * steps since. */
+static void a_statement_of_another_run_is_kept(void **state)
+{
+    static command_result before, r;
+    static const char     sums[] = "cksum st.json";
+    (void)state;
+    run_shell(&r, folder, TRAIN "--data data.txt --seed 3 --checkpoint later --log later.jsonl && "
+                          LOCKSTEP "attest later --out st.json");
+    if (r.status != 0)
+        fail_msg("%s", r.err);
+    run_shell(&before, folder, sums);
+    find(LOCKSTEP "attest run --out st.json", "'st.json' is the statement of another run, of '");
+    run_shell(&r, folder, sums);
+    assert_string_equal(r.out, before.out);
+    run_shell(&r, folder, LOCKSTEP "resume later --steps 6 && " LOCKSTEP
+                          "attest later --out st.json && grep -c '\"step\": 6' st.json");
+    if (r.status != 0)
+        fail_msg("%s", r.err);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -332,6 +353,7 @@ int main(void)
         cmocka_unit_test(options_that_contradict_the_run_are_refused),
         cmocka_unit_test(a_changed_field_is_named),
         cmocka_unit_test(a_failed_signature_keeps_the_old_one),
+        cmocka_unit_test(a_statement_of_another_run_is_kept),
         cmocka_unit_test(steps_are_compared_with_the_run),
         cmocka_unit_test(each_value_of_a_log_is_compared),
         cmocka_unit_test(resumed_runs_are_compared_with_their_first_options),

@@ -60,6 +60,9 @@ static void outputs_overwrite_no_other_file(void **state)
         { "--metrics other.txt", "--metrics other.txt is a file of another kind" },
         { "--metrics /dev/null", "--metrics /dev/null is no file" },
         { "--log object.json", "--log object.json is a file of another kind" },
+        { "--log trainer.jsonl", "--log trainer.jsonl is a file of another kind" },
+        { "--log begun.jsonl", "--log begun.jsonl is a file of another kind" },
+        { "--resume=auto --log trainer.jsonl --checkpoint cx", "--log trainer.jsonl is a file of" },
         { "--metrics script", "--metrics script is a file of another kind" },
         { "--trace object.json", "--trace object.json is a file of another kind" },
         { "--log same --metrics same", "--log and --metrics are the same file same" },
@@ -74,7 +77,9 @@ static void outputs_overwrite_no_other_file(void **state)
     (void)run_shell(&before, *state,
                     "mkdir refused && cd refused && seq 200 >poem.txt && seq 9 >other.txt && "
                     "ln -s poem.txt link && echo '{\"name\": 1}' >object.json && "
-                    "echo '#!/bin/sh' >script && cksum *");
+                    "echo '#!/bin/sh' >script && "
+                    "echo '{\"step\": 1, \"loss\": 2.5}' >trainer.jsonl && "
+                    "printf '{\"step\": 1' >begun.jsonl && cksum *");
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char line[512];
         (void)snprintf(line, sizeof line, "cd refused && " LK_TEST_COMMAND " train gpt --layers 1 "
@@ -127,10 +132,18 @@ static void a_resume_keeps_the_log_of_another_run(void **state)
     assert_int_equal(r.status, 0);
     run_command(&r, *state, MLP "--steps 6 --seed 1 --log three.jsonl");
     assert_int_equal(r.status, 0);
+    run_command(&r, *state, MLP "--steps 4 --seed 1 --log t-same.jsonl");
+    assert_int_equal(r.status, 0);
     (void)run_shell(&before, *state, sums);
     run_command(&r, *state, "resume one --steps 6 --log three.jsonl"); /* has the same losses */
     assert_int_equal(r.status, 2);
-    run_command(&r, *state, "resume one --steps 6 --log three.jsonl"); /* has equal losses */
+    assert_says(r.err, "three.jsonl has steps after 4, which would be cut, and the log of this run "
+                       "is ");
+    run_command(&r, *state, "resume one --steps 6 --log t-same.jsonl"); /* has ended at its step */
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "t-same.jsonl has the end of a run, which would be cut, and the log of this "
+                       "run is ");
+    assert_says(r.err, "one.jsonl: leave --log out, or give a new one");
     run_command(&r, *state, "resume one --steps 6 --log two.jsonl");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "two.jsonl has the log of another run, and would be cut and continued: "

@@ -224,6 +224,38 @@ static void a_trace_that_cannot_be_written_is_an_error(void **state)
     assert_says(r.err, "nowhere/t.json");
 }
 
+/* Holds the first run in the middle of merging: its draft is a pipe that nobody empties. */
+static void a_trace_that_is_being_merged_is_refused(void **state)
+{
+    static command_result r;
+    (void)run_shell(&r, *state,
+                    "mkfifo slow.json.tmp; " LK_TEST_COMMAND " " GPT
+                    "--steps 60 --workers 1 --trace slow.json >first 2>&1 & exec 3<slow.json.tmp; "
+                    "timeout 100 " LK_TEST_COMMAND " " GPT "--steps 2 --workers 1 --trace "
+                    "slow.json; echo $?; "
+                    "cat <&3 >merged.json; wait $!; echo $?");
+    assert_string_equal(r.out, "1\n0\n");
+    assert_says(r.err, "another run is writing the --trace 'slow.json'");
+    trace t = read_trace(*state, "merged.json");
+    assert_int_equal(count_of(&t, 0, "step"), 60);
+    close_trace(&t);
+}
+
+/* Copies the part of a run, as one that is still running has it.  Expects that a run which fails
+ * before it has parts, here when it logs its first line, leaves it as it is. */
+static void a_run_that_fails_early_merges_no_parts_of_others(void **state)
+{
+    static command_result r;
+    (void)run_shell(&r, *state,
+                    "mkfifo kept.json.tmp; (" LK_TEST_COMMAND " " GPT "--steps 60 --workers 1 "
+                    "--trace kept.json >first 2>&1; echo $? >ended) & exec 3<kept.json.tmp; "
+                    "cp kept.json.rank-0.part part; cat <&3 >merged; wait; cat ended; "
+                    "cp part kept.json.rank-0.part; rm kept.json; " LK_TEST_COMMAND " " GPT
+                    "--steps 9 --workers 1 --log /dev/full --trace kept.json; echo $?; ls kept*");
+    assert_string_equal(r.out, "0\n1\nkept.json.rank-0.part\n");
+    assert_says(r.err, "cannot write the log '/dev/full'");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -232,6 +264,8 @@ int main(void)
         cmocka_unit_test(a_failed_run_leaves_a_trace),
         cmocka_unit_test(the_trace_of_a_killed_rank_is_kept),
         cmocka_unit_test(a_trace_that_cannot_be_written_is_an_error),
+        cmocka_unit_test(a_trace_that_is_being_merged_is_refused),
+        cmocka_unit_test(a_run_that_fails_early_merges_no_parts_of_others),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

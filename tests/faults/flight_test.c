@@ -171,6 +171,20 @@ static void an_invalid_directory_is_reported_first(void **state)
     assert_int_equal(r.status, 2);
 }
 
+static void a_file_of_another_kind_is_kept(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, MLP "--steps 5 --workers 1 --flight-recorder mixed");
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&r, *state,
+                    "echo 1 >mixed/rank-7.flight; cksum mixed/* >sums; " LK_TEST_COMMAND " " MLP
+                    "--steps 5 --workers 1 --flight-recorder mixed");
+    assert_int_equal(r.status, 1);
+    assert_says(r.err, "'mixed/rank-7.flight' is a file of another kind, and would be overwritten");
+    (void)run_shell(&r, *state, "cksum mixed/* | cmp - sums");
+    assert_int_equal(r.status, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -179,6 +193,7 @@ int main(void)
         cmocka_unit_test(damage_is_reported_and_the_rest_is_shown),
         cmocka_unit_test(every_worker_mode_writes_records),
         cmocka_unit_test(an_invalid_directory_is_reported_first),
+        cmocka_unit_test(a_file_of_another_kind_is_kept),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -54,10 +54,42 @@ bool lki_flight_is_rank(const char *name, uint32_t *rank)
            isdigit((unsigned char)name[5]);
 }
 
+/* Returns true if a file is no flight record.  One whose rank was killed at once is empty, or has
+ * only zeros. */
+static bool is_other(const char *path)
+{
+    uint64_t magic = 0;
+    int      fd    = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return errno != ENOENT;
+    ssize_t bytes = read(fd, &magic, sizeof magic);
+    (void)close(fd);
+    return bytes != 0 && (bytes != (ssize_t)sizeof magic ||
+                          (magic != 0 && magic != LKI_FLIGHT_MAGIC));
+}
+
+/* Looks at the old records that a job replaces, and removes them if `removes` is true. */
+static lk_status visit_records(DIR *folder, const char *directory, lki_roster roster, bool removes)
+{
+    char     path[4096];
+    uint32_t rank;
+    rewinddir(folder);
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        if (!lki_flight_is_rank(entry->d_name, &rank) ||
+            (rank - roster.first >= roster.count && rank < roster.world) ||
+            snprintf(path, sizeof path, "%s/%s", directory, entry->d_name) >= (int)sizeof path)
+            continue;
+        if (removes)
+            (void)unlink(path);
+        else if (is_other(path))
+            return lk_fail(LK_EIO, "'%s' is a file of another kind, and would be overwritten by a "
+                                   "flight record: give another directory, or remove it", path);
+    }
+    return LK_OK;
+}
+
 lk_status lki_flight_prepare(const char *directory, lki_roster roster)
 {
-    char path[4096];
-
     if (mkdir(directory, 0777) != 0 && errno != EEXIST)
         return lk_fail(LK_EIO, "cannot make the flight directory '%s': %s; give another one",
                        directory, strerror(errno));
@@ -65,14 +97,11 @@ lk_status lki_flight_prepare(const char *directory, lki_roster roster)
     if (folder == NULL)
         return lk_fail(LK_EIO, "cannot read the flight directory '%s': %s", directory,
                        strerror(errno));
-    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
-        uint32_t rank;
-        if (lki_flight_is_rank(entry->d_name, &rank) &&
-            (rank - roster.first < roster.count || rank >= roster.world) &&
-            snprintf(path, sizeof path, "%s/%s", directory, entry->d_name) < (int)sizeof path)
-            (void)unlink(path);
-    }
+    lk_status status = visit_records(folder, directory, roster, false);
+    if (status == LK_OK)
+        status = visit_records(folder, directory, roster, true);
     (void)closedir(folder);
+    LK_TRY(status);
     if (access(directory, W_OK | X_OK) != 0)
         return lk_fail(LK_EIO, "cannot write into the flight directory '%s': %s", directory,
                        strerror(errno));

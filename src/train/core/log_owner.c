@@ -179,6 +179,24 @@ static lk_status check_own(const lki_log_run *run, const lki_map *map)
                          run->config->log, why);
 }
 
+bool lki_log_is_other(const char *path)
+{
+    static const char opening[] = "{\"step\":", version[] = "\"lockstep\"";
+    static const char header[]  = "\"config\"";
+    const size_t      length    = strlen(opening);
+    lki_map           map;
+    if (!lki_is_file(path) || lki_map_open(&map, path) != LK_OK)
+        return false;
+    const void *end   = map.bytes > 0 ? memchr(map.data, '\n', map.bytes) : NULL;
+    size_t      bytes = end != NULL ? (size_t)((const uint8_t *)end - map.data) : map.bytes;
+    bool        ours  = bytes > length && memcmp(map.data, opening, length) == 0 &&
+                memmem(map.data, bytes, version, strlen(version)) != NULL &&
+                memmem(map.data, bytes, header, strlen(header)) != NULL;
+    bool other = map.bytes > 0 && !ours;
+    lki_map_close(&map);
+    return other;
+}
+
 lk_status lki_log_check_steps(const lki_log_run *run)
 {
     const char *path = run->config->log;

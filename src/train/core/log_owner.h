@@ -23,6 +23,11 @@ LK_NODISCARD lk_status lki_log_check_unlocked(const lki_log_run *run);
 /* Makes the error of lki_log_check_unlocked(), for a log whose lock another process holds. */
 LK_NODISCARD lk_status lki_log_in_use(const lki_log_run *run);
 
+/* Returns true if a path is that of a regular file with contents that are no log of ours.  The
+ * first line of a log has the version of Lockstep and the configuration; other programs write lines
+ * with steps and losses, too. */
+bool lki_log_is_other(const char *path);
+
 /* Fails with LK_EINVAL if the log has steps, unless the run is resumed and they are its own. */
 LK_NODISCARD lk_status lki_log_check_steps(const lki_log_run *run);
 

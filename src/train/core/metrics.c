@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -23,39 +22,18 @@ void lki_metrics_open(lki_metrics *metrics, const char *path)
     *metrics = (lki_metrics){ .path = path, .lock = -1 };
 }
 
-/* Opens the file, which is made if it is not there. */
-static int open_file(lki_metrics *m)
-{
-    int fd = open(m->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    m->made = fd >= 0;
-    return fd >= 0 || errno != EEXIST ? fd : open(m->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-}
-
-/* Returns true if a path still names the open file, which another run may have replaced. */
-static bool is_current(int fd, const char *path)
-{
-    struct stat mine, there;
-    return fstat(fd, &mine) == 0 && stat(path, &there) == 0 && mine.st_ino == there.st_ino &&
-           mine.st_dev == there.st_dev;
-}
-
+/* The holder of the lock replaces the file every second.  The file under this path is always
+ * locked, because a draft is locked before it is renamed. */
 lk_status lki_metrics_begin(lki_metrics *m)
 {
-    while (m->path != NULL) {
-        int fd = open_file(m);
-        if (fd < 0)
-            return lk_fail(LK_EIO, "cannot write the metrics '%s': %s", m->path, strerror(errno));
-        bool is_free = lki_file_lock(fd) != EWOULDBLOCK, current = is_current(fd, m->path);
-        if (is_free && current) {
-            m->lock = fd;
-            break;
-        }
-        (void)close(fd);
-        if (!is_free)
-            return lk_fail(LK_EIO, "another run is writing the `metrics` '%s': give each run its "
-                                   "own file", m->path);
-    }
-    return LK_OK;
+    if (m->path == NULL)
+        return LK_OK;
+    int why = lki_file_open_locked(&m->lock, m->path, &m->made);
+    if (why == EWOULDBLOCK)
+        return lk_fail(LK_EIO, "another run is writing the `metrics` '%s': give each run its own "
+                               "file", m->path);
+    return why == 0 ? LK_OK
+                    : lk_fail(LK_EIO, "cannot write the metrics '%s': %s", m->path, strerror(why));
 }
 
 /* Keeps the lock of the newest file, or none. */
@@ -120,7 +98,7 @@ static void write_all(FILE *file, const lki_metrics *m, const lki_metrics_values
 
 void lki_metrics_close(lki_metrics *m)
 {
-    if (m->made && m->lock >= 0 && m->written == 0 && is_current(m->lock, m->path))
+    if (m->made && m->lock >= 0 && m->written == 0 && lki_file_is_current(m->lock, m->path))
         (void)unlink(m->path);
     keep_lock(m, -1);
 }

@@ -15,7 +15,7 @@
 #include "train/loop/loop.h"
 #include "train/observe/observe.h"
 
-/* A file that a run writes, and how each file of its kind begins. */
+/* A file that a run writes, and how each file of its kind begins.  NULL: it is the log. */
 typedef struct {
     const char *option, *path, *head;
 } output;
@@ -141,7 +141,8 @@ static lk_status check_output(const lk_train_config *c, const output *out)
     if (is_read(c, out->path))
         return lk_fail(LK_EINVAL, "`%s` %s is a file that the run reads, and would be overwritten: "
                                   "give another one", out->option, out->path);
-    if (lki_file_is_other(out->path, out->head))
+    if (out->head == NULL ? lki_log_is_other(out->path)
+                          : lki_file_is_other(out->path, out->head))
         return lk_fail(LK_EINVAL, "`%s` %s is a file of another kind, and would be overwritten: "
                                   "give another one, or remove it", out->option, out->path);
     return LK_OK;
@@ -195,7 +196,7 @@ static lk_status share_file(const char *one, const char *other, const char *path
 
 lk_status lki_outputs_check(const lk_train_config *c)
 {
-    const output outputs[] = { { "log", c->log, "{\"step\":" },
+    const output outputs[] = { { "log", c->log, NULL },
                                { "metrics", c->outputs.metrics, "# HELP lockstep_" },
                                { "trace", c->trace, LKI_TRACE_OPENING } };
     const char  *record    = c->exchange.async.record; /* checks its own contents */

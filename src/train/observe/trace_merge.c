@@ -5,8 +5,12 @@
  * and threads.  A rank becomes a process, and a track becomes a thread.  Times are relative to the
  * earliest span by the time of day, so hosts are aligned as well as their clocks are.  A part may
  * end anywhere, since its rank may have been killed.  Its complete spans are used.
+ *
+ * Parts are locked while they are read, as they were by their ranks.  A new run with the same trace
+ * empties them, and a mapping must not lose its file.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,6 +20,7 @@
 #include "train/observe/observe.h"
 
 typedef struct {
+    int            lock; /* the file, open and locked */
     lki_map        map;
     lki_trace_head head;
     const char    *names;
@@ -212,6 +217,37 @@ static lk_status write_all(const char *path, const part *parts, uint32_t count)
     return LK_OK;
 }
 
+/* Returns true if a launcher started the rank, or ran it in a thread.  0: any launcher. */
+static bool is_of(const lki_trace_head *head, uint32_t launcher)
+{
+    return launcher == 0 || head->parent == launcher || head->pid == launcher;
+}
+
+/* Opens a part and locks it.  Sets `p->lock` to -1 if there is none, or if it is one of another
+ * run.  Its ranks have ended, so nobody else holds the lock of a part of this run. */
+static lk_status lock_part(part *p, uint32_t launcher)
+{
+    lki_trace_head head;
+    p->lock = open(p->path, O_RDONLY | O_CLOEXEC);
+    if (p->lock < 0)
+        return errno == ENOENT ? LK_OK
+                               : lk_fail(LK_EIO, "cannot open '%s': %s", p->path, strerror(errno));
+    bool whole = pread(p->lock, &head, sizeof head, 0) == (ssize_t)sizeof head;
+    if ((!whole || is_of(&head, launcher)) && lki_file_lock(p->lock) != EWOULDBLOCK &&
+        lki_file_is_current(p->lock, p->path))
+        return LK_OK;
+    (void)close(p->lock);
+    p->lock = -1;
+    return LK_OK;
+}
+
+static void part_close(part *p)
+{
+    lki_map_close(&p->map);
+    (void)close(p->lock);
+    *p = (part){ .at = 0 };
+}
+
 /* Opens the existing parts of the requested ranks. */
 static lk_status find_parts(part *parts, uint32_t *found, const char *path, uint32_t first,
                             uint32_t count, uint32_t launcher)
@@ -219,15 +255,15 @@ static lk_status find_parts(part *parts, uint32_t *found, const char *path, uint
     for (uint32_t i = 0; i < count; i++) {
         part *p = &parts[*found];
         LK_TRY(lki_trace_part_path(p->path, path, first + i));
-        if (access(p->path, F_OK) != 0)
+        LK_TRY(lock_part(p, launcher));
+        if (p->lock < 0)
             continue;
         ++*found; /* so that the caller closes it also after a failure */
         LK_TRY(part_read(p));
-        if (p->names == NULL || (launcher != 0 && p->head.parent != launcher)) {
-            lki_map_close(&p->map);
+        if (p->names == NULL || !is_of(&p->head, launcher)) {
             if (p->names == NULL) /* the rank ended before it had written anything */
                 (void)unlink(p->path);
-            *p = (part){ .at = 0 };
+            part_close(p);
             --*found;
         }
     }
@@ -259,9 +295,9 @@ lk_status lk_trace_merge(const char *path, uint32_t first, uint32_t count, uint3
     if (status == LK_OK && found > 0)
         status = write_all(name, parts, found);
     for (uint32_t i = 0; i < found; i++) {
-        lki_map_close(&parts[i].map);
         if (status == LK_OK)
             (void)unlink(parts[i].path);
+        part_close(&parts[i]);
     }
     lki_free(parts);
     return status;

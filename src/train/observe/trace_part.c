@@ -70,18 +70,20 @@ static lk_status put_head(lki_trace_part *part, uint32_t rank, uint32_t host, ui
     return LK_OK;
 }
 
-/* Opens the file and locks it until it is closed.  Two runs with one trace would mix parts. */
+/* Opens the file and locks it until it is closed.  Two runs with one trace would mix parts.  The
+ * file is emptied only under its lock, because the launcher of a run that has just ended may still
+ * be reading it (trace_merge.c). */
 static lk_status open_file(lki_trace_part *part, const char *path)
 {
-    part->fd = open(part->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (part->fd < 0)
-        return lk_fail(LK_EIO, "cannot write '%s': %s", part->path, strerror(errno));
-    if (lki_file_lock(part->fd) == EWOULDBLOCK)
+    bool made;
+    int  why = lki_file_open_locked(&part->fd, part->path, &made);
+    if (why == EWOULDBLOCK)
         return lk_fail(LK_EIO, "another run is writing the `trace` '%s': give each run its own "
                                "file", path);
-    return ftruncate(part->fd, 0) == 0 ? LK_OK
-                                       : lk_fail(LK_EIO, "cannot write '%s': %s", part->path,
-                                                 strerror(errno));
+    if (why == 0 && ftruncate(part->fd, 0) != 0)
+        why = errno;
+    return why == 0 ? LK_OK
+                    : lk_fail(LK_EIO, "cannot write '%s': %s", part->path, strerror(why));
 }
 
 lk_status lki_trace_part_open(lki_trace_part **out, const char *path, uint32_t rank, uint32_t host,
