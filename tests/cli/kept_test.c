@@ -86,7 +86,8 @@ static void outputs_overwrite_no_other_file(void **state)
                        "--heads 1 --width 8 --context 4 --data poem.txt --steps 1 %s",
                        bad[i].options);
         (void)run_shell(&after, *state, line);
-        assert_int_not_equal(after.status, 0);
+        if (after.status == 0)
+            fail_msg("%s was not refused: %s", bad[i].options, after.err);
         assert_says(after.err, bad[i].text);
     }
     (void)run_shell(&after, *state, "cd refused && cksum * .[!.]* 2>&1 | grep -v '\\[!'");

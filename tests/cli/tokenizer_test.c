@@ -71,6 +71,17 @@ static void the_tokenizer_of_a_run_is_found(void **state)
         "diff -r whole dot && test -f dot/tokenizer.json", 0);
 }
 
+/* Ids need no tokenizer, whichever lies beside the run; a text with its own end needs one. */
+static void documents_of_ids_need_no_tokenizer(void **state)
+{
+    static command_result result;
+    shell(&result, state, LOCKSTEP "eval run --data 'docs:tokens.bin?end=0' && " LOCKSTEP
+        "eval run --data 'docs:text?end=0'", 0);
+    shell(&result, state, LOCKSTEP "eval run --data 'docs:tokens.bin?end=0' --tokenizer " OF("gpt2"),
+        2);
+    assert_says(result.err, "holds token ids, and --tokenizer is for text");
+}
+
 /* A file beside a checkpoint that was copied is nothing to a model of bytes. */
 static void a_model_of_bytes_needs_no_tokenizer(void **state)
 {
@@ -156,6 +167,7 @@ int main(void)
         cmocka_unit_test(texts_without_tokens_are_refused),
         cmocka_unit_test(the_tokenizer_of_a_run_is_found),
         cmocka_unit_test(a_model_of_bytes_needs_no_tokenizer),
+        cmocka_unit_test(documents_of_ids_need_no_tokenizer),
         cmocka_unit_test(bytes_are_not_evaluated_as_other_tokens),
         cmocka_unit_test(other_tokenizers_are_refused),
     };

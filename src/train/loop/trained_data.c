@@ -148,6 +148,19 @@ static lk_status open_source(lk_dataset **out, const lki_trained *trained,
     return LK_OK;
 }
 
+/* Opens documents of token ids, which need no tokenizer that lies beside the model.  Fails if they are
+ * text: text with an end= needs a tokenizer. */
+static lk_status open_ids(lk_dataset **out, const lki_trained *trained,
+                          const lk_evaluate_options *options, const lk_dataset_options *o)
+{
+    lk_dataset_options ids = *o;
+    if (options->tokenizer != NULL || o->tokenizer == NULL ||
+        strncmp(options->source, "docs:", 5) != 0 || strstr(options->source, "end=") == NULL)
+        return LK_EINVAL;
+    ids.tokenizer = NULL;
+    return open_source(out, trained, options, &ids);
+}
+
 lk_status lki_trained_data_open(lk_dataset **out, const lki_trained *trained,
                                 const lk_evaluate_options *options, const char *tokenizer)
 {
@@ -170,7 +183,8 @@ lk_status lki_trained_data_open(lk_dataset **out, const lki_trained *trained,
     set_normalize(trained->config, text, &o);
     if (options->own_part && trained->checkpoint != NULL)
         set_split(trained->config, trained, &o);
-    LK_TRY(open_source(out, trained, options, &o));
+    if (open_ids(out, trained, options, &o) != LK_OK)
+        LK_TRY(open_source(out, trained, options, &o));
     LK_TRY(check_bytes(trained, options, *out));
     return check_fit(trained, options, lk_dataset_describe(*out));
 }
