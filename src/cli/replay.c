@@ -31,9 +31,7 @@ enum { PATH = 1024, EXTRA = 7 };
 static bool is_safe(const lki_option *row)
 {
     static const char *const others[] = { "data", "init", "adapter", "sample-weights",
-                                          "loss-weights", "eval-every" };
-    if (strcmp(row->name, "best-by") == 0) /* needs an option that writes */
-        return false;
+                                          "loss-weights", "eval-every", "keep-best" };
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (strcmp(row->name, others[i]) == 0)
             return true;

@@ -346,10 +346,23 @@ static void a_statement_of_another_run_is_kept(void **state)
         fail_msg("%s", r.err);
 }
 
+/* The best checkpoint is part of the configuration, so replays keep theirs. */
+static void a_run_that_keeps_its_best_is_equal(void **state)
+{
+    static command_result r;
+    (void)state;
+    run_shell(&r, folder, TRAIN "--data data.txt --keep-best 1 --checkpoint best "
+                          "--log best.jsonl && " LOCKSTEP "attest best && "
+                          LOCKSTEP "verify best.attest.json");
+    if (r.status != 0)
+        fail_msg("%s%s", r.out, r.err);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_true_statement_is_equal),
+        cmocka_unit_test(a_run_that_keeps_its_best_is_equal),
         cmocka_unit_test(options_that_contradict_the_run_are_refused),
         cmocka_unit_test(a_changed_field_is_named),
         cmocka_unit_test(a_failed_signature_keeps_the_old_one),

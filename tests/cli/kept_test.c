@@ -58,7 +58,9 @@ static void outputs_overwrite_no_other_file(void **state)
         { "--trace poem.txt", "--trace poem.txt is a file that the run reads" },
         { "--log other.txt", "--log other.txt is a file of another kind" },
         { "--metrics other.txt", "--metrics other.txt is a file of another kind" },
-        { "--metrics /dev/null", "--metrics /dev/null is no file" },
+        { "--metrics ../pipe", "--metrics ../pipe is no file" },
+        { "--metrics ../link", "--metrics ../link is no file" },
+        { "--trace ../pipe", "--trace ../pipe is no file" },
         { "--log object.json", "--log object.json is a file of another kind" },
         { "--log trainer.jsonl", "--log trainer.jsonl is a file of another kind" },
         { "--log begun.jsonl", "--log begun.jsonl is a file of another kind" },
@@ -75,7 +77,8 @@ static void outputs_overwrite_no_other_file(void **state)
     };
     static command_result before, after;
     (void)run_shell(&before, *state,
-                    "mkdir refused && cd refused && seq 200 >poem.txt && seq 9 >other.txt && "
+                    "mkfifo pipe && ln -s new link && mkdir refused && cd refused && "
+                    "seq 200 >poem.txt && seq 9 >other.txt && "
                     "ln -s poem.txt link && echo '{\"name\": 1}' >object.json && "
                     "echo '#!/bin/sh' >script && "
                     "echo '{\"step\": 1, \"loss\": 2.5}' >trainer.jsonl && "

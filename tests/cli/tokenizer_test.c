@@ -77,8 +77,8 @@ static void documents_of_ids_need_no_tokenizer(void **state)
     static command_result result;
     shell(&result, state, LOCKSTEP "eval run --data 'docs:tokens.bin?end=0' && " LOCKSTEP
         "eval run --data 'docs:text?end=0'", 0);
-    shell(&result, state, LOCKSTEP "eval run --data 'docs:tokens.bin?end=0' --tokenizer " OF("gpt2"),
-        2);
+    shell(&result, state, LOCKSTEP "eval run --data 'docs:tokens.bin?end=0' "
+        "--tokenizer " OF("gpt2"), 2);
     assert_says(result.err, "holds token ids, and --tokenizer is for text");
 }
 

@@ -148,12 +148,19 @@ static lk_status check_output(const lk_train_config *c, const output *out)
     return LK_OK;
 }
 
-static lk_status check_metrics(const char *path)
+/* Checks a path that a new file replaces. */
+static lk_status check_replaced(const char *option, const char *path)
 {
     struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
-        return lk_fail(LK_EINVAL, "`metrics` %s is no file: it is replaced every second, so it "
-                                  "can be no pipe, device or directory", path);
+    return lstat(path, &info) == 0 && !S_ISREG(info.st_mode)
+               ? lk_fail(LK_EINVAL, "`%s` %s is no file: a new file replaces it, so it can be no "
+                                    "link, pipe, device or directory", option, path)
+               : LK_OK;
+}
+
+static lk_status check_metrics(const char *path)
+{
+    LK_TRY(check_replaced("metrics", path));
     return lki_file_is_locked(path)
                ? lk_fail(LK_EIO, "another run is writing the `metrics` '%s': give each run its own "
                                  "file", path)
@@ -203,6 +210,8 @@ lk_status lki_outputs_check(const lk_train_config *c)
     const size_t count     = sizeof outputs / sizeof outputs[0];
     if (c->outputs.metrics != NULL)
         LK_TRY(check_metrics(c->outputs.metrics));
+    if (c->trace != NULL)
+        LK_TRY(check_replaced("trace", c->trace));
     for (size_t i = 0; i < count; i++) {
         if (outputs[i].path == NULL)
             continue;

@@ -148,8 +148,8 @@ static lk_status open_source(lk_dataset **out, const lki_trained *trained,
     return LK_OK;
 }
 
-/* Opens documents of token ids, which need no tokenizer that lies beside the model.  Fails if they are
- * text: text with an end= needs a tokenizer. */
+/* Opens documents of token ids, which need no tokenizer that lies beside the model.  Fails if they
+ * are text: text with an end= needs a tokenizer. */
 static lk_status open_ids(lk_dataset **out, const lki_trained *trained,
                           const lk_evaluate_options *options, const lk_dataset_options *o)
 {
