@@ -17,6 +17,7 @@
 /* A first line of the run, or of its continuation. */
 typedef struct {
     uint64_t line, step; /* its number, and the step after which it stands */
+    uint64_t before;     /* the last step in the lines before it */
     json_t  *value;
 } header;
 
@@ -49,7 +50,8 @@ static lk_status keep_header(lk_log_check *check, uint64_t number, json_t *line,
                        " stands after step %" PRIu64, number, check->path, step, check->last_line);
     LK_TRY(lki_reserve((void **)&check->headers, &check->header_capacity, check->header_count,
                        sizeof *check->headers, "first lines of a log"));
-    check->headers[check->header_count++] = (header){ number, step, json_incref(line) };
+    check->headers[check->header_count++] = (header){ number, step, check->last_line,
+                                                       json_incref(line) };
     return LK_OK;
 }
 
@@ -469,16 +471,25 @@ static lk_status compare_line(void *context, uint64_t number, json_t *line)
     return LK_OK;
 }
 
-/* Reports the steps of the replay that are not in the log, though later ones are.  A log may begin
- * when a run was resumed. */
+/* Returns true if the run had no log when it made a step: a first line says that the run continued
+ * from that step or a later one, and the lines before it end earlier. */
+static bool is_unlogged(const lk_log_check *log, uint64_t step)
+{
+    for (size_t i = 0; i < log->header_count; i++)
+        if (log->headers[i].before < step && step <= log->headers[i].step)
+            return true;
+    return false;
+}
+
+/* Reports the steps of the replay that are not in the log, though later ones are. */
 static void find_gaps(comparison *c)
 {
     const lk_log_check *log   = c->log;
-    const uint64_t      begin = log->header_count > 0 ? log->headers[0].step : 0;
     const uint64_t      other = c->compared->other_from;
     const uint64_t      end   = log->last < c->to ? log->last : c->to;
-    for (uint64_t step = (begin > c->from ? begin : c->from) + 1; step <= end; step++)
-        if (!c->steps[step - c->from - 1].found && (other == 0 || step < other))
+    for (uint64_t step = c->from + 1; step <= end; step++)
+        if (!c->steps[step - c->from - 1].found && (other == 0 || step < other) &&
+            !is_unlogged(log, step))
             report_missing(c, 0, step, "loss");
 }
 

@@ -56,6 +56,11 @@ static void equal_logs(void **state)
     assert_int_equal(compared.first, 2);
     assert_int_equal(compared.losses, 1);
     assert_int_equal(compared.headers, 1);
+    /* step 2 was made without this log, and another one says that it was not */
+    assert_string_equal(compare(HEADER("0", "e", "0.5") LKT_ONE HEADER("2", "e", "0.5") LKT_THREE,
+                                REPLAY LKT_THREE, 0, 3), "");
+    assert_string_equal(compare(HEADER("0", "e", "0.5") LKT_ONE HEADER("1", "e", "0.5") LKT_THREE,
+                                REPLAY LKT_THREE, 0, 3), "0 loss none ;");
 }
 
 #define FIRST HEADER("0", "e", "0.5")
