@@ -133,7 +133,8 @@ LK_API const char *lk_log_check_data(const lk_log_check *check);
 LK_API bool lk_log_check_evaluates(const lk_log_check *check, uint64_t step);
 /* Compares the log with that of a replay from step `from` (lk_replay.log): each value of the steps
  * after `from`, and of first lines.  A value that the log of a run always has may not be missing,
- * nor a step before the last one of the log.  Each step is governed by the newest first line before
+ * nor a step before the last one of the log, unless a first line says that the run continued from
+ * that step or a later one without the log.  Each step is governed by the newest first line before
  * it.  Times and other values that depend on the machine are not compared.  Returns an error if a
  * log cannot be read. */
 LK_API LK_NODISCARD lk_status lk_log_check_compare(const lk_log_check *check, const char *replay,
