@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/replay.h"
+#include "cli/signals.h"
 #include "cli/values.h"
 #include "cli/words.h"
 #include "cli/workers.h"

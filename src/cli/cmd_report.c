@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/beginning.h"
 #include "cli/commands.h"
+#include "cli/paths.h"
 #include "cli/replace.h"
 #include "cli/report.h"
 #include "cli/words.h"

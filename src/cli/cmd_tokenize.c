@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/beginning.h"
 #include "cli/commands.h"
+#include "cli/paths.h"
 #include "cli/values.h"
 #include "cli/words.h"
 #include "lockstep/tokenizer.h"

@@ -5,6 +5,7 @@
 
 #include "cli/chaos.h"
 #include "cli/commands.h"
+#include "cli/paths.h"
 #include "cli/record.h"
 #include "cli/train.h"
 #include "cli/values.h"
@@ -25,23 +26,6 @@ bool lki_is_model(const char *name)
     return false;
 }
 
-static bool is_run(const char *path)
-{
-    bool exists = false;
-    return lki_record_exists(path) || (lk_checkpoint_exists(path, &exists) == LK_OK && exists);
-}
-
-static bool has_model(const char *path)
-{
-    static const char *const names[] = { "config.json", "model.safetensors" };
-    char                     file[4096];
-    bool                     found = false;
-    for (size_t i = 0; !found && i < sizeof names / sizeof names[0]; i++)
-        found = snprintf(file, sizeof file, "%s/%s", path, names[i]) < (int)sizeof file &&
-                access(file, F_OK) == 0;
-    return found;
-}
-
 /* Reads MODEL. */
 static bool read_model(const char *text, void *target, lki_message *error)
 {
@@ -54,10 +38,10 @@ static bool read_model(const char *text, void *target, lki_message *error)
         return true;
     if (strncmp(text, "resnet", 6) == 0 && text[6] != '\0')
         return lki_refuse(error, "there is no such model; write resnet --depth 20, 32, 56, 18, 50");
-    if (is_run(text))
+    if (lki_is_run(text))
         return lki_refuse(error, "is the directory of a run; to continue it, use lockstep resume "
                                  "%.120s", text);
-    if (has_model(text))
+    if (lki_has_file(text, "config.json") || lki_has_file(text, "model.safetensors"))
         return lki_refuse(error, "is the folder of a model; to start with its weights, write "
                                  "--init %.120s", text);
     if (access(text, F_OK) == 0)

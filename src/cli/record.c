@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/paths.h"
 #include "cli/replace.h"
 #include "cli/values.h"
 #include "lockstep/checkpoint.h"
@@ -144,9 +145,7 @@ void lki_record_write(const train_options *o)
 
 bool lki_record_exists(const char *run)
 {
-    char path[PATH];
-    return snprintf(path, sizeof path, "%s/" LKI_RECORD_NAME, run) < PATH &&
-           access(path, F_OK) == 0;
+    return lki_has_file(run, LKI_RECORD_NAME);
 }
 
 typedef struct {
@@ -211,15 +210,23 @@ static char *recorded_path(const json_t *object, const char *path)
     return asprintf(&text, "%s/%s", directory, path) < 0 ? NULL : text;
 }
 
-bool lki_record_init(const char *run, char *path, size_t bytes)
+/* Reads the record of a run.  Sets *value to a recorded option, or NULL.  Returns the record, which
+ * has the text; NULL if it cannot be read. */
+static json_t *read_option(const char *run, const char *name, const char **value)
 {
     char file[PATH];
     (void)snprintf(file, sizeof file, "%s/" LKI_RECORD_NAME, run);
-    json_t       *object = json_load_file(file, 0, NULL);
-    const json_t *list   = json_object_get(object, "options");
-    const char   *init   = json_string_value(json_object_get(list, "init"));
-    char         *place  = init != NULL ? recorded_path(object, init) : NULL;
-    const bool    exists = place != NULL;
+    json_t *object = json_load_file(file, 0, NULL);
+    *value = json_string_value(json_object_get(json_object_get(object, "options"), name));
+    return object;
+}
+
+bool lki_record_init(const char *run, char *path, size_t bytes)
+{
+    const char *init;
+    json_t     *object = read_option(run, "init", &init);
+    char       *place  = init != NULL ? recorded_path(object, init) : NULL;
+    const bool  exists = place != NULL;
     if (exists && lk_run_file(path, bytes, run, init) != LK_OK) /* nowhere */
         (void)snprintf(path, bytes, "%s", place);
     free(place);
@@ -238,15 +245,24 @@ static bool is_copy(const json_t *object, const char *run)
 
 bool lki_record_log(const char *run, char *path, size_t bytes)
 {
-    char file[PATH];
-    (void)snprintf(file, sizeof file, "%s/" LKI_RECORD_NAME, run);
-    json_t       *object = json_load_file(file, 0, NULL);
-    const json_t *list   = json_object_get(object, "options");
-    const char   *log    = json_string_value(json_object_get(list, "log"));
-    const bool    known  = log != NULL && !is_copy(object, run) &&
+    const char *log;
+    json_t     *object = read_option(run, "log", &log);
+    const bool  known  = log != NULL && !is_copy(object, run) &&
                        lk_run_file(path, bytes, run, log) == LK_OK;
     json_decref(object);
     return known;
+}
+
+/* Appends a file of data, of which `place` writes the path, and its settings after `?`. */
+static void place_source(lki_place_hook place, void *context, const char *file, size_t length,
+                         char *out, size_t bytes)
+{
+    const char  *settings = memchr(file, '?', length);
+    const size_t plain    = settings != NULL ? (size_t)(settings - file) : length;
+    size_t       used     = strlen(out);
+    place(context, file, plain, out + used, bytes - used);
+    used += strlen(out + used);
+    (void)snprintf(out + used, bytes - used, "%.*s", (int)(length - plain), file + plain);
 }
 
 void lki_place_value(const lki_option *row, lki_place_hook place, void *context, const char *value,
@@ -270,14 +286,14 @@ void lki_place_value(const lki_option *row, lki_place_hook place, void *context,
         (void)snprintf(out, bytes, "%s", known);
         return;
     }
-    size_t used = (size_t)snprintf(out, bytes, "%.*s", (int)head, known);
-    place(context, known + head, first, out + used, bytes - used);
+    (void)snprintf(out, bytes, "%.*s", (int)head, known);
+    place_source(place, context, known + head, first, out, bytes);
     if (known[head + first] != ',')
         return;
-    used = strlen(out);
+    const size_t used = strlen(out);
     (void)snprintf(out + used, bytes - used, ",");
-    place(context, known + head + first + 1, strlen(known + head + first + 1), out + used + 1,
-          bytes - used - 1);
+    const char *second = known + head + first + 1;
+    place_source(place, context, second, strlen(second), out, bytes);
 }
 
 /* Appends the arguments of the user; paths become absolute.  Not inlined, because values are
@@ -388,22 +404,20 @@ typedef struct {
 } places;
 
 /* Writes the path of a file where it is now, or as it is if that is still its place, or if it is
- * nowhere.  Settings of data after `?` are kept.  Not inlined, because the paths are large. */
+ * nowhere.  Not inlined, because the paths are large. */
 __attribute__((noinline)) static void place_recorded(void *context, const char *path,
                                                      size_t length, char *out, size_t bytes)
 {
     places      *p = context;
     char         name[PATH], found[2 * PATH];
-    const char  *settings = memchr(path, '?', length);
-    const size_t plain    = settings != NULL ? (size_t)(settings - path) : length;
-    (void)snprintf(name, sizeof name, "%.*s", (int)plain, path);
-    (void)snprintf(out, bytes, "%.*s", (int)length, path);
+    (void)snprintf(name, sizeof name, "%.*s", (int)length, path);
+    (void)snprintf(out, bytes, "%s", name);
     if (strcmp(name, "-") == 0)
         return;
     char      *place = recorded_path(p->object, name);
     const bool there = lk_run_file(found, sizeof found, p->run, name) == LK_OK;
     if (there && place != NULL && strcmp(found, place) != 0)
-        (void)snprintf(out, bytes, "%s%.*s", found, (int)(length - plain), path + plain);
+        (void)snprintf(out, bytes, "%s", found);
     if (!there)
         (void)snprintf(p->missing, sizeof p->missing, "%s", place != NULL ? place : name);
     p->unfound = p->unfound || (!there && name[0] != '/');

@@ -45,7 +45,8 @@ void   lki_record_free(char **argv);
 typedef void (*lki_place_hook)(void *context, const char *path, size_t length, char *out,
                                size_t bytes);
 
-/* Copies the value of an option.  If it names files, `place` writes each path in it. */
+/* Copies the value of an option.  If it names files, `place` writes each path in it; settings of
+ * data after `?` are kept. */
 void lki_place_value(const lki_option *row, lki_place_hook place, void *context, const char *value,
                      char *out, size_t bytes);
 

@@ -44,13 +44,10 @@ __attribute__((noinline)) static void place_stated(void *context, const char *pa
                                                    char *out, size_t bytes)
 {
     const lki_replay_part *part = context;
-    char                   name[2 * PATH], found[4 * PATH];
-    const char            *settings = memchr(path, '?', length);
-    const size_t           plain    = settings != NULL ? (size_t)(settings - path) : length;
-    (void)snprintf(name, sizeof name, "%.*s", (int)plain, path);
-    (void)snprintf(out, bytes, "%.*s", (int)length, path);
-    if (lk_statement_file(part->statement, part->run, name, found, sizeof found) == LK_OK)
-        (void)snprintf(out, bytes, "%s%.*s", found, (int)(length - plain), path + plain);
+    char                   name[2 * PATH];
+    (void)snprintf(name, sizeof name, "%.*s", (int)length, path);
+    if (lk_statement_file(part->statement, part->run, name, out, bytes) != LK_OK)
+        (void)snprintf(out, bytes, "%s", name);
 }
 
 /* Returns the value of an option of the statement, with its files where they are now.  Not inlined,
@@ -186,41 +183,6 @@ static void end_progress(const progress *p)
         fprintf(stderr, "\r\033[K");
         (void)fclose(p->log);
     }
-}
-
-/* ---- Signals ------------------------------------------------------------------------------- */
-
-static const int ends[] = { SIGINT, SIGTERM, SIGHUP };
-enum { END_COUNT = sizeof ends / sizeof ends[0] };
-
-void lki_hold_signals(sigset_t *before)
-{
-    sigset_t held;
-    (void)sigemptyset(&held);
-    for (size_t i = 0; i < END_COUNT; i++) {
-        struct sigaction now;
-        if (sigaction(ends[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
-            (void)sigaddset(&held, ends[i]);
-    }
-    (void)sigprocmask(SIG_BLOCK, &held, before);
-}
-
-void lki_release_signals(const sigset_t *before)
-{
-    (void)fflush(NULL);
-    (void)sigprocmask(SIG_SETMASK, before, NULL);
-}
-
-bool lki_is_asked_to_end(const sigset_t *before)
-{
-    sigset_t arrived, held;
-    if (sigpending(&arrived) != 0 || sigprocmask(SIG_BLOCK, NULL, &held) != 0)
-        return false;
-    for (size_t i = 0; i < END_COUNT; i++)
-        if (sigismember(&arrived, ends[i]) == 1 && sigismember(&held, ends[i]) == 1 &&
-            sigismember(before, ends[i]) != 1)
-            return true;
-    return false;
 }
 
 /* Kills a replay, and waits for all its processes: this process is the parent of orphans. */

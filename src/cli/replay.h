@@ -2,10 +2,10 @@
 #ifndef LKI_CLI_REPLAY_H
 #define LKI_CLI_REPLAY_H
 
-#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cli/signals.h"
 #include "lockstep/report.h"
 
 typedef struct {
@@ -14,16 +14,6 @@ typedef struct {
     char *const        *more;    /* options of train that are added; ends with NULL */
     uint64_t            from, to; /* steps of checkpoints; 0: the beginning */
 } lki_replay_part;
-
-/* Blocks the signals that end a command (SIGINT, SIGTERM, SIGHUP), except those that are ignored,
- * and stores the mask before. */
-void lki_hold_signals(sigset_t *before);
-
-/* Returns true if a signal that is held, and was not held before, has arrived. */
-bool lki_is_asked_to_end(const sigset_t *before);
-
-/* Unblocks them again.  If one has arrived meanwhile, this process ends here. */
-void lki_release_signals(const sigset_t *before);
 
 /* Trains from one step to another, by `lockstep train` in a process of its own.  It writes the
  * checkpoint of step `to` and the log log.jsonl into `folder`, which must exist.  The caller holds

@@ -7,10 +7,9 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-#include "cli/record.h"
+#include "cli/paths.h"
 #include "cli/values.h"
 #include "cli/words.h"
-#include "lockstep/checkpoint.h"
 
 static const char *const kinds[] = { "text", "tokens", "shards", "idx", "cifar10",
                                      "csv",  "npy",    "tar",    "folder", "docs",
@@ -230,11 +229,7 @@ static const char *kind_of_sort(int sort, const char *path, const listing *files
     char                     name[PATH];
     if (sort != ARCHIVES || snprintf(name, sizeof name, "%s/%s", path, files->name[sort]) >= PATH)
         return by_sort[sort];
-    FILE  *file  = fopen(name, "re");
-    size_t bytes = file != NULL ? fread(head, 1, sizeof head, file) : 0;
-    if (file != NULL)
-        (void)fclose(file);
-    return kind_of_tar(head, bytes);
+    return kind_of_tar(head, lki_read_beginning(name, head, sizeof head));
 }
 
 static bool refuse_several(const char *path, const listing *files, lki_message *error)
@@ -253,13 +248,6 @@ static bool refuse_several(const char *path, const listing *files, lki_message *
     return false;
 }
 
-/* Returns true if a folder has a file. */
-static bool has_file(const char *folder, const char *name)
-{
-    char path[PATH];
-    return snprintf(path, sizeof path, "%s/%s", folder, name) < PATH && exists(path);
-}
-
 /* Returns true unless a folder is the directory of a run, or has a model, as a checkpoint does.
  * Their texts are configurations. */
 static bool may_have_data(const char *path, lki_message *error)
@@ -267,12 +255,11 @@ static bool may_have_data(const char *path, lki_message *error)
     static const char *const weights[] = { "model.safetensors", "model.safetensors.index.json",
                                            "adapter_model.safetensors", "pytorch_model.bin",
                                            "adapter_model.bin" };
-    bool                     run = false;
-    if (has_file(path, LKI_RECORD_NAME) || (lk_checkpoint_exists(path, &run) == LK_OK && run))
+    if (lki_is_run(path))
         return lki_refuse(error, "is the directory of a run, not data; give data, such as those of "
                                  "the run, or write text:DIR to read its files as texts");
     for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++)
-        if (has_file(path, weights[i]))
+        if (lki_has_file(path, weights[i]))
             return lki_refuse(error, "has the weights of a model (%s), not data; give data, or "
                                      "write text:DIR to read its files as texts", weights[i]);
     return true;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/paths.h"
 #include "cli/record.h"
 #include "cli/train.h"
 #include "cli/values.h"
@@ -43,21 +44,11 @@ static bool refuse_run(const char *init, bool checkpoint, lki_message *error)
                       checkpoint ? "model.safetensors" : "step-.../model.safetensors");
 }
 
-static bool has_file(const char *folder, const char *name)
-{
-    char path[4096];
-    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path &&
-           access(path, F_OK) == 0;
-}
-
 /* Returns true unless a directory is that of a run or a checkpoint, for which --init has no use. */
 static bool is_no_run(const char *init, lki_message *error)
 {
-    const bool one    = has_file(init, "manifest.json") && !has_file(init, "config.json");
-    bool       exists = false;
-    if (!lki_record_exists(init) && lk_checkpoint_exists(init, &exists) != LK_OK)
-        return true;
-    return (!one && !exists && !lki_record_exists(init)) || refuse_run(init, one, error);
+    const bool one = lki_has_file(init, "manifest.json") && !lki_has_file(init, "config.json");
+    return (!one && !lki_is_run(init)) || refuse_run(init, one, error);
 }
 
 /* Returns true if a file may be one of safetensors: its header, after 8 bytes, begins with a brace.
@@ -65,11 +56,7 @@ static bool is_no_run(const char *init, lki_message *error)
 static bool is_weights(const char *init, lki_message *error)
 {
     unsigned char head[9] = { 0 };
-    FILE         *file = fopen(init, "re");
-    size_t        got  = file != NULL ? fread(head, 1, sizeof head, file) : 0;
-    if (file != NULL)
-        (void)fclose(file);
-    if (got < sizeof head || head[8] == '{')
+    if (lki_read_beginning(init, head, sizeof head) < sizeof head || head[8] == '{')
         return true;
     if (memcmp(head, "version h", sizeof head) == 0)
         return true; /* a pointer of git-lfs, which the library reports */

@@ -12,7 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "lockstep/checkpoint.h"
+#include "cli/paths.h"
+#include "lockstep/base.h"
 
 typedef struct {
     const char *field, *type, *name;
@@ -91,24 +92,14 @@ void lki_print_error(const char *command)
     lki_print_message(command, lk_error_last()->message);
 }
 
-/* Returns true if a directory has a file. */
-static bool has_file(const char *folder, const char *name)
-{
-    char path[4096];
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
-    return access(path, F_OK) == 0;
-}
-
 /* Returns true if the path is that of weights, by its name or by what is there. */
 static bool is_checkpoint(const char *path)
 {
     static const char end[] = ".safetensors";
     size_t            length = strlen(path), tail = strlen(end);
-    bool              exists = false;
     return (length > tail && strcmp(path + length - tail, end) == 0) ||
-           has_file(path, "manifest.json") || has_file(path, "config.json") ||
-           has_file(path, "adapter_config.json") ||
-           (lk_checkpoint_exists(path, &exists) == LK_OK && exists);
+           lki_has_file(path, "manifest.json") || lki_has_file(path, "config.json") ||
+           lki_has_file(path, "adapter_config.json") || lki_is_run(path);
 }
 
 void lki_print_error_about(const char *command, const char *path, const char *others)

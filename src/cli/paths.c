@@ -1,0 +1,36 @@
+/* paths.c -- what is at a path; see paths.h. */
+#include "cli/paths.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/record.h"
+#include "lockstep/checkpoint.h"
+
+size_t lki_read_beginning(const char *path, void *out, size_t bytes)
+{
+    struct stat info;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode))
+        return 0;
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return 0;
+    size_t got = fread(out, 1, bytes, file);
+    (void)fclose(file);
+    return got;
+}
+
+bool lki_has_file(const char *folder, const char *name)
+{
+    char path[4096];
+    return snprintf(path, sizeof path, "%s/%s", folder, name) < (int)sizeof path &&
+           access(path, F_OK) == 0;
+}
+
+bool lki_is_run(const char *path)
+{
+    bool exists = false;
+    return lki_has_file(path, LKI_RECORD_NAME) ||
+           (lk_checkpoint_exists(path, &exists) == LK_OK && exists);
+}
