@@ -148,6 +148,13 @@ int lki_file_lock(int fd)
     return EWOULDBLOCK;
 }
 
+bool lki_is_same_file(const char *one, const char *other)
+{
+    struct stat first, second;
+    return stat(one, &first) == 0 && stat(other, &second) == 0 && first.st_dev == second.st_dev &&
+           first.st_ino == second.st_ino;
+}
+
 bool lki_file_is_current(int fd, const char *path)
 {
     struct stat mine, there;

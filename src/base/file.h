@@ -34,6 +34,9 @@ LK_NODISCARD int lki_file_lock(int fd);
  * open().  A file system without locks is no failure. */
 LK_NODISCARD int lki_file_open_locked(int *out, const char *path, bool *made);
 
+/* Returns true if both paths are those of one file or directory, which is there. */
+bool lki_is_same_file(const char *one, const char *other);
+
 /* Returns true if a path still names an open file, which may have been replaced or removed. */
 bool lki_file_is_current(int fd, const char *path);
 

@@ -30,14 +30,6 @@ lk_status lki_directory_join(char out[LKI_PATH_BYTES], const char *folder, const
     return LK_OK;
 }
 
-/* Returns true if both paths are those of one directory. */
-static bool is_same(const char *one, const char *other)
-{
-    struct stat first, second;
-    return stat(one, &first) == 0 && stat(other, &second) == 0 && first.st_dev == second.st_dev &&
-           first.st_ino == second.st_ino;
-}
-
 lk_status lki_directory_above(char out[LKI_PATH_BYTES], const char *path)
 {
     char *whole = realpath(path, NULL);
@@ -48,7 +40,8 @@ lk_status lki_directory_above(char out[LKI_PATH_BYTES], const char *path)
     out[length]        = '\0';
     const char *given  = dirname(out); /* cuts `out`, or is "." */
     const char *actual = dirname(whole);
-    if (!is_same(given, actual)) /* a message has the path as it was given, if that is one */
+    /* a message has the path as it was given, if that is one */
+    if (!lki_is_same_file(given, actual))
         given = actual;
     if (given != out)
         (void)snprintf(out, LKI_PATH_BYTES, "%s", given);

@@ -64,6 +64,7 @@ static void outputs_overwrite_no_other_file(void **state)
         { "--log object.json", "--log object.json is a file of another kind" },
         { "--log trainer.jsonl", "--log trainer.jsonl is a file of another kind" },
         { "--log begun.jsonl", "--log begun.jsonl is a file of another kind" },
+        { "--log pointer", "--log pointer is a file of another kind" },
         { "--resume=auto --log trainer.jsonl --checkpoint cx", "--log trainer.jsonl is a file of" },
         { "--metrics script", "--metrics script is a file of another kind" },
         { "--trace object.json", "--trace object.json is a file of another kind" },
@@ -82,7 +83,8 @@ static void outputs_overwrite_no_other_file(void **state)
                     "ln -s poem.txt link && echo '{\"name\": 1}' >object.json && "
                     "echo '#!/bin/sh' >script && "
                     "echo '{\"step\": 1, \"loss\": 2.5}' >trainer.jsonl && "
-                    "printf '{\"step\": 1' >begun.jsonl && cksum *");
+                    "printf '{\"step\": 1' >begun.jsonl && "
+                    "echo 'version https://git-lfs.github.com/spec/v1' >pointer && cksum *");
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char line[512];
         (void)snprintf(line, sizeof line, "cd refused && " LK_TEST_COMMAND " train gpt --layers 1 "

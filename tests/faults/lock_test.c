@@ -157,7 +157,7 @@ static void a_run_that_waits_for_a_file_changes_nothing(void **state)
         { "one.jsonl", "--log one.jsonl", "this run has been started already: a process (pid " },
         { "one.prom", "--metrics one.prom", "another run is writing the --metrics 'one.prom'" },
         { "one.events", "--tensorboard one.events",
-          "another run is writing event files to --tensorboard 'one.events'" },
+          "another run is writing the --tensorboard 'one.events'" },
         { "one.trace.rank-0.part", "--trace one.trace",
           "another run is writing the --trace 'one.trace'" },
     };

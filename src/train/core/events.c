@@ -20,6 +20,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "train/core/log_owner.h"
 
 enum { TEXT_BYTES = 24576, RECORD_BYTES = TEXT_BYTES + 256 };
 
@@ -190,8 +191,7 @@ static lk_status lock(lki_events *events, const char *directory, bool alone)
     events->lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (events->lock < 0 || lki_file_lock(events->lock) != EWOULDBLOCK || !alone)
         return LK_OK;
-    return lk_fail(LK_EIO, "another run is writing event files to `tensorboard` '%s': give each "
-                           "run its own directory", directory);
+    return lki_output_in_use("tensorboard", directory);
 }
 
 /* Opens a new file.  Readers take files in the order of their names. */

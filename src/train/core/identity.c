@@ -468,11 +468,9 @@ void lki_loss_bits(double loss, char hex[17])
     (void)snprintf(hex, 17, "%016" PRIx64, bits);
 }
 
-void lki_loss_chain_add(char chain[65], double loss)
+void lki_loss_chain_add(char chain[65], const char bits[17])
 {
-    char       bits[17];
     lki_sha256 hash;
-    lki_loss_bits(loss, bits);
     lki_sha256_begin(&hash);
     lki_sha256_add(&hash, chain, strlen(chain));
     lki_sha256_add(&hash, bits, 16);

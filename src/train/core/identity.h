@@ -87,8 +87,8 @@ json_t *lki_noise_json(const lk_noise *noise);
  * checkpoint has none. */
 void    lki_noise_read(const json_t *object, lk_noise *noise);
 
-/* Appends a step's loss to the hash chain of losses. */
-void lki_loss_chain_add(char chain[65], double loss);
+/* Appends the bits of a step's loss to the hash chain of losses. */
+void lki_loss_chain_add(char chain[65], const char bits[17]);
 void lki_loss_bits(double loss, char hex[17]);
 
 /* Computes the hash of all weights.  Collective. */

@@ -175,9 +175,9 @@ static void tell_gap(lki_journal *journal, const char *path, uint64_t start)
 {
     const uint64_t first = lki_log_first_step(path);
     if (start > 0 && first != 1)
-        lki_journal_note(journal, "note: the log '%s' lacks steps 1 to %llu of this run: `lockstep "
-                         "verify` and `lockstep attest` read one log; to have all steps in one, "
-                         "resume with the log that the run had", path,
+        lki_journal_note(journal, "note: the log '%s' lacks steps 1 to %llu of this run, and "
+                         "`lockstep verify` and `lockstep attest` read one log: for those steps "
+                         "keep the log that the run had", path,
                          (unsigned long long)(first > 1 ? first - 1 : start));
 }
 

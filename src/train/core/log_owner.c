@@ -10,6 +10,7 @@
 #include "train/core/log_owner.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "train/core/identity.h"
@@ -47,25 +48,17 @@ static const char *value_of(const line *l, const char *key)
     return at;
 }
 
-/* Reads the number and the loss of a step.  Returns false if the line is no step. */
-static bool read_step(const line *l, uint64_t *step, double *loss)
+/* Reads the number of a step and the bits of its loss.  Returns false if the line is no step. */
+static bool read_step(const line *l, uint64_t *step, char bits[17])
 {
-    const char        *bits = value_of(l, "\"loss_bits\""), *number = value_of(l, "\"step\"");
-    unsigned long long digits, count;
-    char               text[24];
-    uint64_t           value;
-    if (bits == NULL || number == NULL || bits + 17 > l->text + l->length)
+    const char *hex = value_of(l, "\"loss_bits\""), *number = value_of(l, "\"step\"");
+    char        text[24], *end;
+    if (hex == NULL || number == NULL || hex + 17 > l->text + l->length)
         return false;
-    (void)snprintf(text, sizeof text, "%.16s", bits + 1);
-    if (sscanf(text, "%16llx", &digits) != 1)
-        return false;
+    (void)snprintf(bits, 17, "%.16s", hex + 1);
     (void)snprintf(text, sizeof text, "%.20s", number);
-    if (sscanf(text, "%20llu", &count) != 1)
-        return false;
-    value = digits;
-    memcpy(loss, &value, sizeof value);
-    *step = count;
-    return true;
+    *step = strtoull(text, &end, 10);
+    return end != text && strspn(bits, "0123456789abcdef") == 16;
 }
 
 /* Finds the first or the last line with a configuration.  Returns it as a new object; NULL if there
@@ -99,12 +92,12 @@ uint64_t lki_log_first_step(const char *path)
     lki_map  map;
     line     l;
     uint64_t step  = 0;
-    double   loss;
+    char     bits[17];
     bool     found = false;
     if (!lki_is_file(path) || lki_map_open(&map, path) != LK_OK)
         return 0;
     for (size_t at = 0; !found && next_line(&map, &at, &l);)
-        found = read_step(&l, &step, &loss);
+        found = read_step(&l, &step, bits);
     lki_map_close(&map);
     return found ? step : 0;
 }
@@ -118,16 +111,16 @@ static losses compare_losses(const lki_log_run *run, const lki_map *map)
 {
     char     chain[65] = "";
     uint64_t count     = 0, step;
-    double   loss;
+    char     bits[17];
     line     l;
     if (run->start == 0 || run->chain[0] == '\0')
         return UNKNOWN_LOSSES;
     for (size_t at = 0; count < run->start && next_line(map, &at, &l);) {
-        if (!read_step(&l, &step, &loss))
+        if (!read_step(&l, &step, bits))
             continue;
         if (step != count + 1)
             return UNKNOWN_LOSSES;
-        lki_loss_chain_add(chain, loss);
+        lki_loss_chain_add(chain, bits);
         count++;
     }
     if (count < run->start)
@@ -181,18 +174,16 @@ static lk_status check_own(const lki_log_run *run, const lki_map *map)
 
 bool lki_log_is_other(const char *path)
 {
-    static const char opening[] = "{\"step\":", version[] = "\"lockstep\"";
-    static const char header[]  = "\"config\"";
-    const size_t      length    = strlen(opening);
+    static const char version[] = "\"lockstep\"", header[] = "\"config\"";
     lki_map           map;
+    if (lki_file_is_other(path, "{\"step\":"))
+        return true;
     if (!lki_is_file(path) || lki_map_open(&map, path) != LK_OK)
         return false;
     const void *end   = map.bytes > 0 ? memchr(map.data, '\n', map.bytes) : NULL;
     size_t      bytes = end != NULL ? (size_t)((const uint8_t *)end - map.data) : map.bytes;
-    bool        ours  = bytes > length && memcmp(map.data, opening, length) == 0 &&
-                memmem(map.data, bytes, version, strlen(version)) != NULL &&
-                memmem(map.data, bytes, header, strlen(header)) != NULL;
-    bool other = map.bytes > 0 && !ours;
+    bool        other = bytes > 0 && (memmem(map.data, bytes, version, strlen(version)) == NULL ||
+                               memmem(map.data, bytes, header, strlen(header)) == NULL);
     lki_map_close(&map);
     return other;
 }
@@ -225,6 +216,12 @@ static void name_writer(const json_t *head, char out[128])
     out[0]             = '\0';
     if (pid > 0)
         (void)snprintf(out, 128, " (pid %lld on %.80s)", (long long)pid, host != NULL ? host : "?");
+}
+
+lk_status lki_output_in_use(const char *option, const char *path)
+{
+    return lk_fail(LK_EIO, "another run is writing the `%s` '%s': give each run its own", option,
+                   path);
 }
 
 lk_status lki_log_in_use(const lki_log_run *run)

@@ -20,6 +20,9 @@ typedef struct {
  * says whether it computes the same run. */
 LK_NODISCARD lk_status lki_log_check_unlocked(const lki_log_run *run);
 
+/* Makes the error of a run whose file or directory of this option another run is writing. */
+LK_NODISCARD lk_status lki_output_in_use(const char *option, const char *path);
+
 /* Makes the error of lki_log_check_unlocked(), for a log whose lock another process holds. */
 LK_NODISCARD lk_status lki_log_in_use(const lki_log_run *run);
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "train/core/log_owner.h"
 
 #define EVERY_SECONDS 1
 
@@ -30,8 +31,7 @@ lk_status lki_metrics_begin(lki_metrics *m)
         return LK_OK;
     int why = lki_file_open_locked(&m->lock, m->path, &m->made);
     if (why == EWOULDBLOCK)
-        return lk_fail(LK_EIO, "another run is writing the `metrics` '%s': give each run its own "
-                               "file", m->path);
+        return lki_output_in_use("metrics", m->path);
     return why == 0 ? LK_OK
                     : lk_fail(LK_EIO, "cannot write the metrics '%s': %s", m->path, strerror(why));
 }

@@ -69,7 +69,9 @@ void lki_session_clock(lki_session *s, uint64_t step, double now)
 
 void lki_session_chain(lki_session *s, uint64_t done, const lk_step_result *result)
 {
-    lki_loss_chain_add(s->progress.loss_chain, loss_of(s, result));
+    char bits[17];
+    lki_loss_bits(loss_of(s, result), bits);
+    lki_loss_chain_add(s->progress.loss_chain, bits);
     s->progress.audited += result->audited;
     s->progress.chained = done;
 }

@@ -28,24 +28,15 @@ static const char *split(const char *path, char directory[PATH_MAX])
     return slash != NULL ? slash + 1 : path;
 }
 
-static bool are_one(const struct stat *a, const struct stat *b)
-{
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
-}
-
 /* Returns true if two paths name the same file or directory, which need not be there yet. */
 static bool are_same_place(const char *one, const char *other)
 {
-    struct stat first, second;
-    char        here[PATH_MAX], there[PATH_MAX];
-    const bool  exists = stat(one, &first) == 0;
-    if (exists != (stat(other, &second) == 0))
-        return false;
-    if (exists)
-        return are_one(&first, &second);
+    char here[PATH_MAX], there[PATH_MAX];
+    if (access(one, F_OK) == 0 || access(other, F_OK) == 0)
+        return lki_is_same_file(one, other);
     const char *name = split(one, here);
-    return strcmp(name, split(other, there)) == 0 && stat(dirname(here), &first) == 0 &&
-           stat(dirname(there), &second) == 0 && are_one(&first, &second);
+    return strcmp(name, split(other, there)) == 0 &&
+           lki_is_same_file(dirname(here), dirname(there));
 }
 
 /* Returns true if two paths name the same file.  A pipe or a device may have several outputs. */
@@ -161,10 +152,7 @@ static lk_status check_replaced(const char *option, const char *path)
 static lk_status check_metrics(const char *path)
 {
     LK_TRY(check_replaced("metrics", path));
-    return lki_file_is_locked(path)
-               ? lk_fail(LK_EIO, "another run is writing the `metrics` '%s': give each run its own "
-                                 "file", path)
-               : LK_OK;
+    return lki_file_is_locked(path) ? lki_output_in_use("metrics", path) : LK_OK;
 }
 
 /* The file itself is written at the end.  While a run goes on, its ranks hold locks on their
@@ -173,10 +161,7 @@ static lk_status check_trace(const char *path)
 {
     char part[PATH_MAX];
     LK_TRY(lki_trace_part_path(part, path, 0));
-    return lki_is_file(part) && lki_file_is_locked(part)
-               ? lk_fail(LK_EIO, "another run is writing the `trace` '%s': give each run its own "
-                                 "file", path)
-               : LK_OK;
+    return lki_is_file(part) && lki_file_is_locked(part) ? lki_output_in_use("trace", path) : LK_OK;
 }
 
 static lk_status check_tensorboard(const lk_train_config *c)
@@ -189,10 +174,7 @@ static lk_status check_tensorboard(const lk_train_config *c)
     if (why != 0)
         return lk_fail(LK_EIO, "cannot write event files to `tensorboard` '%s': %s; give another "
                                "directory", path, strerror(why));
-    return lki_file_is_locked(path)
-               ? lk_fail(LK_EIO, "another run is writing event files to `tensorboard` '%s': give "
-                                 "each run its own directory", path)
-               : LK_OK;
+    return lki_file_is_locked(path) ? lki_output_in_use("tensorboard", path) : LK_OK;
 }
 
 static lk_status share_file(const char *one, const char *other, const char *path)

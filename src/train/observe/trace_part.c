@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "nn/model.h"
+#include "train/core/log_owner.h"
 #include "train/observe/observe.h"
 
 struct lki_trace_part {
@@ -78,8 +79,7 @@ static lk_status open_file(lki_trace_part *part, const char *path)
     bool made;
     int  why = lki_file_open_locked(&part->fd, part->path, &made);
     if (why == EWOULDBLOCK)
-        return lk_fail(LK_EIO, "another run is writing the `trace` '%s': give each run its own "
-                               "file", path);
+        return lki_output_in_use("trace", path);
     if (why == 0 && ftruncate(part->fd, 0) != 0)
         why = errno;
     return why == 0 ? LK_OK

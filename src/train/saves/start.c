@@ -57,8 +57,8 @@ static lk_status check_step(const lk_train_config *config)
     uint64_t *steps = NULL;
     size_t    count = 0;
     char      text[320];
-    bool      there = config->checkpoint.resume_step < 0;
-    if (there)
+    bool      there = false;
+    if (config->checkpoint.resume_step < 0)
         return LK_OK;
     LK_TRY(lki_steps_list(&steps, &count, config->checkpoint.folder));
     for (size_t i = 0; i < count; i++)
