@@ -421,8 +421,8 @@ void lki_conv_backward_input(lk_exec *exec, const lki_conv_shape *shape, const f
 static size_t matrix_bytes(const lki_conv_shape *s)
 {
     size_t taps = s->kh * s->kw;
-    if (lki_conv_is_product(s) && lki_conv_input_is_product(s, LK_F32, true))
-        return 0;
+    if (lki_conv_input_is_product(s, LK_F32, true))
+        return 0; /* neither y nor dx needs it */
     return lki_max(lki_conv_wave_bytes(taps * s->cin, s->cout),
                    lki_conv_wave_bytes(taps * s->cout, s->cin));
 }
@@ -433,15 +433,17 @@ size_t lki_conv_scratch_bytes(const lk_exec *exec, const lki_conv_shape *shape, 
     return lki_max(lki_conv_weights_bytes(shape, parts), matrix_bytes(shape));
 }
 
-/* A pack has room for both layouts that a product may have.  Counts each tap once.  In the backward
- * pass, too, each tap is reordered once, because it belongs to one residue. */
+/* Counts each tap once.  In the backward pass, too, each tap is reordered once, because it belongs
+ * to one residue.  If dx is a product unless it is added, a pack has room for both layouts. */
 size_t lki_conv_pack_bytes(const lk_exec *exec, const lki_conv_shape *s, lk_dtype dtype,
                            bool backward)
 {
     size_t deep   = backward ? s->cout : s->cin, wide = backward ? s->cin : s->cout;
     size_t places = s->n * (backward ? s->h * s->w : s->oh * s->ow);
-    size_t product = dtype == LK_F32 && lki_conv_is_product(s)
-                         ? lki_conv_product_pack_bytes(exec, s, backward) : 0;
+    bool   is_product = dtype == LK_F32 && lki_conv_is_product(s);
+    size_t product    = is_product ? lki_conv_product_pack_bytes(exec, s, backward) : 0;
+    if (is_product && (!backward || lki_conv_input_is_product(s, LK_F32, true)))
+        return product;
     if (places > (size_t)(dtype == LK_BF16 ? LKI_PACKED_PIXELS : LKI_PACKED_ROWS))
         return 0;
     if (dtype == LK_BF16)

@@ -59,7 +59,7 @@ size_t lki_conv_bf16_pack_bytes(const lki_conv_shape *shape, bool backward);
 /* Return true if y or dx, or dw in FP32, is computed as a matrix product. */
 bool lki_conv_is_product(const lki_conv_shape *shape);
 bool lki_conv_input_is_product(const lki_conv_shape *shape, lk_dtype dtype, bool add);
-bool lki_conv_weights_are_product(const lki_conv_shape *shape);
+bool lki_conv_weights_are_product(const lk_exec *exec, const lki_conv_shape *shape);
 
 /* Compute y, dx and dw, as the functions of ops.h do; y and dx have values of `dtype`.  dw needs
  * lki_conv_product_weights_bytes() bytes of scratch memory. */

@@ -14,6 +14,7 @@ static const struct { lki_conv_shape s; uint32_t count; } cases[] = {
     { { 17, 3, 3, 16, 8, 3, 3, 1, 1, 0, 0 }, 16 }, { { 3, 30, 40, 20, 17, 3, 3, 1, 1, 0, 0 }, 2 },
     { { 4, 20, 20, 64, 20, 1, 1, 2, 0, 0, 0 }, 4 }, { { 9, 5, 4, 6, 4, 3, 3, 1, 1, 0, 0 }, 1 },
     { { 5, 7, 6, 40, 36, 1, 1, 2, 0, 0, 0 }, 4 },
+    { { 6, 1, 2, 520, 512, 1, 1, 1, 0, 0, 0 }, 4 }, { { 5, 3, 3, 530, 500, 1, 1, 2, 0, 0, 0 }, 2 },
 };
 
 /* Divides n samples into `count` parts.  If they are not even, every other part is empty. */

@@ -8,17 +8,26 @@
  *      weights    dw (cout, cin)   = transposed dy (cout, pixel)   times  x
  *
  * The sums of lki_gemm() have the order that convolutions have, so the bits are the same.  Products
- * are faster: they pack what conv.c and conv_weights.c read in place, and copy no windows.  With a
- * larger stride only the weights' gradient is a product, with the pixels of x that are used copied
- * to scratch memory.
+ * pack what conv.c and conv_weights.c read in place, and copy no windows, so they are faster if the
+ * operands do not stay in the caches; for y and dx always.  With a larger stride only dw is a
+ * product, with the pixels of x that are used copied to scratch memory.
  */
 #include <string.h>
 
 #include "tensor/ops/conv.h"
 #include "tensor/isa/kernels.h"
 
-/* The minimum channels of both sides with which a product is faster. */
-enum { CHANNELS_MIN = 32 };
+enum {
+    CHANNELS_MIN = 32,       /* of both sides; fewer are rare, and were not compared */
+    /* Minimums for dw: the channels of one side, and then either the weights, or the values of x
+     * and dy, 8 MiB.  With fewer, dw takes up to 2.1 of the time of conv_weights.c. */
+    CHANNELS_MANY = 256,
+    WEIGHTS_MANY  = 1 << 18,
+    VALUES_MANY   = 1 << 21,
+    /* rows and columns of dw that lki_gemm() gives to a thread at least */
+    TILE_ROWS    = 56,
+    TILE_COLUMNS = 64,
+};
 
 static bool has_one_tap(const lki_conv_shape *s)
 {
@@ -84,14 +93,17 @@ void lki_conv_product_input(lk_exec *exec, const lki_conv_shape *s, lk_dtype dty
 
 /* ---- The gradient of the weights, in FP32 ------------------------------------------------ */
 
-bool lki_conv_weights_are_product(const lki_conv_shape *s)
+bool lki_conv_weights_are_product(const lk_exec *exec, const lki_conv_shape *s)
 {
-    return has_one_tap(s);
+    size_t tiles = (s->cout / TILE_ROWS) * (s->cin / TILE_COLUMNS);
+    return has_one_tap(s) && lki_max(s->cin, s->cout) >= CHANNELS_MANY &&
+           tiles >= lk_exec_threads(exec) &&
+           (s->cin * s->cout >= WEIGHTS_MANY || pixels_of(s) * (s->cin + s->cout) >= VALUES_MANY);
 }
 
 size_t lki_conv_product_weights_bytes(const lki_conv_shape *s)
 {
-    return s->stride == 1 ? 0 : pixels_of(s) * s->cin * sizeof(float);
+    return has_one_tap(s) && s->stride != 1 ? pixels_of(s) * s->cin * sizeof(float) : 0;
 }
 
 /* The pixels of x that a larger stride uses. */

@@ -118,10 +118,9 @@ static void order(lk_exec *exec, const wave_of_dw *dw, lki_task task)
 
 size_t lki_conv_weights_bytes(const lki_conv_shape *s, uint32_t parts)
 {
-    if (lki_conv_weights_are_product(s))
-        return lki_conv_product_weights_bytes(s);
-    return lki_part_slots(parts) *
-           lki_conv_wave_bytes(s->kh * s->kw * s->cin, lki_round_up(s->cout, LANES));
+    size_t slots = lki_part_slots(parts) *
+                   lki_conv_wave_bytes(s->kh * s->kw * s->cin, lki_round_up(s->cout, LANES));
+    return lki_max(slots, lki_conv_product_weights_bytes(s));
 }
 
 /* ---- Slabs ------------------------------------------------------------------------------- */
@@ -433,7 +432,7 @@ void lki_conv_backward_weights(lk_exec *exec, const lki_conv_shape *shape, const
     LK_ASSERT(parts == NULL || (!add && parts->ends[parts->count - 1] == shape->n));
     if (parts == NULL && lki_other_conv(exec, shape, LKI_ONEDNN_WEIGHTS, add, x, dw, dy))
         return;
-    if (lki_conv_weights_are_product(shape))
+    if (lki_conv_weights_are_product(exec, shape))
         lki_conv_product_weights(exec, shape, x, dy, dw, add, parts, scratch);
     else
         gradient_run(exec, &g, shape, dw, add, scratch);
