@@ -71,6 +71,21 @@ static void the_tokenizer_of_a_run_is_found(void **state)
         "diff -r whole dot && test -f dot/tokenizer.json", 0);
 }
 
+/* Gives a new run directories in which a model's files lie, and expects that they stay. */
+static void files_of_a_model_are_kept(void **state)
+{
+    static command_result result;
+    shell(&result, state, "mkdir mine theirs && cp " OF("gpt2") " mine/tokenizer.json && "
+        "echo '{}' >theirs/config.json; cksum mine/* theirs/* >sums", 0);
+    shell(&result, state, LOCKSTEP "train " SMALL "--data text:text --tokenizer " OF("qwen2")
+        " --checkpoint mine", 2);
+    assert_says(result.err, "--checkpoint mine has a file that is not a run's, and might be "
+                            "overwritten: tokenizer.json; give another directory");
+    shell(&result, state, LOCKSTEP "train " SMALL "--data text:text --tokenizer " OF("qwen2")
+        " --checkpoint theirs", 2);
+    shell(&result, state, "cksum mine/* theirs/* | diff sums -", 0);
+}
+
 /* Ids need no tokenizer, whichever lies beside the run; a text with its own end needs one. */
 static void documents_of_ids_need_no_tokenizer(void **state)
 {
@@ -167,6 +182,7 @@ int main(void)
         cmocka_unit_test(texts_without_tokens_are_refused),
         cmocka_unit_test(the_tokenizer_of_a_run_is_found),
         cmocka_unit_test(a_model_of_bytes_needs_no_tokenizer),
+        cmocka_unit_test(files_of_a_model_are_kept),
         cmocka_unit_test(documents_of_ids_need_no_tokenizer),
         cmocka_unit_test(bytes_are_not_evaluated_as_other_tokens),
         cmocka_unit_test(other_tokenizers_are_refused),

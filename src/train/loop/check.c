@@ -14,6 +14,7 @@
 #include "train/options.h"
 #include "train/saves/base.h"
 #include "train/saves/lock.h"
+#include "train/saves/tokenizer.h"
 
 enum { VIRTUAL_WORKERS_DEFAULT_MAX = 32, CONTEXT_DEFAULT = 64 };
 
@@ -176,6 +177,7 @@ static lk_status check_files(const lk_train_config *c, const lk_dataset_info *da
     LK_TRY(lki_outputs_check(c));
     LK_TRY(lki_checkpoint_check(c));
     LK_TRY(lki_resume_check(&run));
+    LK_TRY(lki_kept_check(c));
     return lki_outputs_check_unused(&run);
 }
 

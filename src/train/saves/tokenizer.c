@@ -59,6 +59,28 @@ static lk_status keep_folder(const char *from, const char *to)
     return lki_types_keep(from, to);
 }
 
+lk_status lki_kept_check(const lk_train_config *config)
+{
+    const char *folder = config->checkpoint.folder;
+    char        path[LKI_PATH_BYTES];
+    const bool  init   = config->init != NULL && lki_is_folder(config->init);
+    bool        run    = false;
+    if (folder == NULL || (config->data.tokenizer == NULL && !init))
+        return LK_OK;
+    LK_TRY(lki_directory_join(path, folder, "command.json"));
+    LK_TRY(lk_checkpoint_exists(folder, &run));
+    if (run || access(path, F_OK) == 0)
+        return LK_OK;
+    for (size_t i = 0; lki_kept_names[i] != NULL; i++) {
+        LK_TRY(lki_directory_join(path, folder, lki_kept_names[i]));
+        if (access(path, F_OK) == 0)
+            return lk_fail(LK_EINVAL, "`checkpoint.folder` %s has a file that is not a run's, and "
+                                      "might be overwritten: %s; give another directory", folder,
+                           lki_kept_names[i]);
+    }
+    return LK_OK;
+}
+
 lk_status lki_kept_compare(bool *same, const char *folder, const char *run)
 {
     char theirs[LKI_PATH_BYTES], kept[LKI_PATH_BYTES];

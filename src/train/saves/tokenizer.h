@@ -12,6 +12,10 @@
  * names, which lk_export() needs. */
 LK_NODISCARD lk_status lki_tokenizer_keep(const lk_train_config *config);
 
+/* Fails with LK_EINVAL if these files of a new run would replace others: the directory is not that
+ * of a run, and has a file with such a name. */
+LK_NODISCARD lk_status lki_kept_check(const lk_train_config *config);
+
 /* Compares the tokenizer of a run that continues with that in its checkpoint directory, if both
  * exist.  Returns LK_EINVAL if they differ. */
 LK_NODISCARD lk_status lki_tokenizer_check(const lk_train_config *config);
