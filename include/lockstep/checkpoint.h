@@ -16,6 +16,10 @@
 extern "C" {
 #endif
 
+/* The file in which `lockstep train` keeps the options of a run, in its directory of checkpoints.
+ * A directory with this file is that of a run, also before its first checkpoint. */
+#define LK_RUN_COMMAND "command.json"
+
 /* ---- Writing ----------------------------------------------------------------------------- */
 
 /* Fills `out` with elements [first, first + count) of a tensor of the file. */

@@ -58,7 +58,7 @@ __attribute__((noinline)) static bool check_record(char **line, int count, const
     lki_words(why, sizeof why, lk_error_last()->message);
     char *advice = strstr(why, "; "); /* of resume */
     if (status == LK_EINVAL)
-        fprintf(stderr, "lockstep attest: '%s/" LKI_RECORD_NAME "' contradicts the run: %.*s; "
+        fprintf(stderr, "lockstep attest: '%s/" LK_RUN_COMMAND "' contradicts the run: %.*s; "
                         "restore what was changed, else the statement would be false\n", run,
                 (int)(advice != NULL ? advice - why : (ptrdiff_t)strlen(why)), why);
     else if (status != LK_OK)

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/record.h"
 #include "lockstep/checkpoint.h"
 
 size_t lki_read_beginning(const char *path, void *out, size_t bytes)
@@ -31,6 +30,6 @@ bool lki_has_file(const char *folder, const char *name)
 bool lki_is_run(const char *path)
 {
     bool exists = false;
-    return lki_has_file(path, LKI_RECORD_NAME) ||
+    return lki_has_file(path, LK_RUN_COMMAND) ||
            (lk_checkpoint_exists(path, &exists) == LK_OK && exists);
 }

@@ -126,7 +126,7 @@ void lki_record_write(const train_options *o)
 {
     const char *folder = o->config.checkpoint.folder;
     char        path[PATH], here[PATH];
-    if (folder == NULL || snprintf(path, sizeof path, "%s/" LKI_RECORD_NAME, folder) >= PATH ||
+    if (folder == NULL || snprintf(path, sizeof path, "%s/" LK_RUN_COMMAND, folder) >= PATH ||
         getcwd(here, sizeof here) == NULL)
         return;
     char   *whole   = realpath(folder, NULL);
@@ -145,7 +145,7 @@ void lki_record_write(const train_options *o)
 
 bool lki_record_exists(const char *run)
 {
-    return lki_has_file(run, LKI_RECORD_NAME);
+    return lki_has_file(run, LK_RUN_COMMAND);
 }
 
 typedef struct {
@@ -215,7 +215,7 @@ static char *recorded_path(const json_t *object, const char *path)
 static json_t *read_option(const char *run, const char *name, const char **value)
 {
     char file[PATH];
-    (void)snprintf(file, sizeof file, "%s/" LKI_RECORD_NAME, run);
+    (void)snprintf(file, sizeof file, "%s/" LK_RUN_COMMAND, run);
     json_t *object = json_load_file(file, 0, NULL);
     *value = json_string_value(json_object_get(json_object_get(object, "options"), name));
     return object;
@@ -334,7 +334,7 @@ static json_t *load(const char *command, const char *run)
     json_error_t why;
     const bool   verifies = strcmp(command, "verify") == 0;
     const char  *same = verifies ? "verify" : "train", *rest = verifies ? " --step N" : " --resume";
-    (void)snprintf(path, sizeof path, "%s/" LKI_RECORD_NAME, run);
+    (void)snprintf(path, sizeof path, "%s/" LK_RUN_COMMAND, run);
     json_t *object = json_load_file(path, 0, &why);
     if (object != NULL && json_is_object(json_object_get(object, "options")))
         return object;
@@ -345,7 +345,7 @@ static json_t *load(const char *command, const char *run)
         fprintf(stderr, "lockstep %s: '%s' is a checkpoint of a run; give the directory above it, "
                         "which has the options of the run\n", command, run);
     else if (!lki_record_exists(run))
-        fprintf(stderr, "lockstep %s: '%s' has no " LKI_RECORD_NAME ", in which a run keeps its "
+        fprintf(stderr, "lockstep %s: '%s' has no " LK_RUN_COMMAND ", in which a run keeps its "
                         "options; is it the --checkpoint directory?  Else give them as before: "
                         "lockstep %s MODEL ... --checkpoint %s%s.  A program with lockstep.torch "
                         "has no such file: start the program again\n",

@@ -5,8 +5,6 @@
 
 #include "cli/train.h"
 
-#define LKI_RECORD_NAME "command.json"
-
 /* Writes the options of a run, given or chosen, to DIR/command.json in its checkpoint directory.
  * Called when the run has locked the directory and its log (lk_train_calls.begun), so that a run
  * that is refused changes no record.  Does nothing without a directory.  Prints a note if the file

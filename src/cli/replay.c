@@ -25,6 +25,7 @@
 #include "cli/commands.h"
 #include "cli/record.h"
 #include "cli/settings.h"
+#include "lockstep/checkpoint.h"
 
 enum { PATH = 1024, EXTRA = 7 };
 
@@ -72,7 +73,7 @@ static bool write_command(const lki_replay_part *part, const char *folder)
             (void)json_object_set_new(kept, row->name, placed(part, row, value));
     }
     (void)json_object_set_new(command, "options", kept);
-    (void)snprintf(path, sizeof path, "%s/" LKI_RECORD_NAME, folder);
+    (void)snprintf(path, sizeof path, "%s/" LK_RUN_COMMAND, folder);
     bool good = json_dump_file(command, path, JSON_INDENT(1)) == 0;
     json_decref(command);
     return good;

@@ -109,7 +109,7 @@ static lk_status add_losses(json_t *root, const char *path)
 static lk_status begin(json_t **out, const char *run)
 {
     char path[LKI_PATH_BYTES], *whole = realpath(run, NULL);
-    (void)snprintf(path, sizeof path, "%s/command.json", run);
+    (void)snprintf(path, sizeof path, "%s/" LK_RUN_COMMAND, run);
     json_t     *record    = json_load_file(path, 0, NULL);
     const char *directory = json_string_value(json_object_get(record, "directory"));
     json_t     *options   = json_object_get(record, "options");

@@ -11,6 +11,7 @@
 
 #include "base/memory.h"
 #include "lockstep/report.h"
+#include "lockstep/checkpoint.h"
 
 static bool ends_with(const char *text, const char *ending)
 {
@@ -108,7 +109,7 @@ lk_status lki_file_of_run(char *out, size_t bytes, const char *was, const char *
 lk_status lk_run_file(char *out, size_t bytes, const char *run, const char *path)
 {
     char record[LKI_PATH_BYTES];
-    LK_TRY(lki_directory_join(record, run, "command.json"));
+    LK_TRY(lki_directory_join(record, run, LK_RUN_COMMAND));
     json_t     *command   = json_load_file(record, 0, NULL);
     const char *directory = json_string_value(json_object_get(command, "directory"));
     const char *was       = json_string_value(json_object_get(command, "checkpoint"));
@@ -125,7 +126,7 @@ lk_status lk_run_file(char *out, size_t bytes, const char *run, const char *path
 static lk_status find_recorded(char out[LKI_PATH_BYTES], const char *run)
 {
     char path[LKI_PATH_BYTES];
-    LK_TRY(lki_directory_join(path, run, "command.json"));
+    LK_TRY(lki_directory_join(path, run, LK_RUN_COMMAND));
     json_t     *record = json_load_file(path, 0, NULL);
     const char *log = json_string_value(json_object_get(json_object_get(record, "options"), "log"));
     struct stat info;

@@ -67,7 +67,7 @@ lk_status lki_kept_check(const lk_train_config *config)
     bool        run    = false;
     if (folder == NULL || (config->data.tokenizer == NULL && !init))
         return LK_OK;
-    LK_TRY(lki_directory_join(path, folder, "command.json"));
+    LK_TRY(lki_directory_join(path, folder, LK_RUN_COMMAND));
     LK_TRY(lk_checkpoint_exists(folder, &run));
     if (run || access(path, F_OK) == 0)
         return LK_OK;
