@@ -175,16 +175,17 @@ static lk_log_finding print_difference(void *context, const lk_log_difference *d
 {
     lki_verdict   *v = context;
     char           words[LKI_WORDS_BYTES];
-    const bool     is_config = d->logged != NULL && strcmp(d->key, "config") == 0;
+    const bool     has_value = d->logged != NULL;
+    const bool     is_config = has_value && strcmp(d->key, "config") == 0;
     lk_log_finding finding   = is_config ? compare_config(d) : LK_LOG_DIFFERS;
-    if (!is_config && d->resumed && strcmp(d->key, "data") == 0)
+    if (has_value && d->resumed && strcmp(d->key, "data") == 0)
         finding = LK_LOG_OTHER_BITS;
     if (finding == LK_LOG_OTHER_BITS && !v->changed)
         print_changed(d);
     v->changed = v->changed || finding == LK_LOG_OTHER_BITS;
     if (finding != LK_LOG_DIFFERS || ++v->printed > PRINTED_MOST)
         return finding;
-    if (d->logged == NULL) {
+    if (!has_value) {
         print_missing(d);
     } else if (!is_config) {
         print_value(d);

@@ -291,7 +291,8 @@ static void compare_keys(comparison *c, const header *h, const char *const *keys
 
 static const header *header_after(const comparison *c, const header *h)
 {
-    return h + 1 < c->log->headers + c->log->header_count ? h + 1 : NULL;
+    const size_t next = (size_t)(h - c->log->headers) + 1;
+    return next < c->log->header_count ? &c->log->headers[next] : NULL;
 }
 
 /* Returns true if replayed steps stand between a first line and the next. */
