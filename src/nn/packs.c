@@ -1,6 +1,7 @@
 /* packs.c -- the layout of packed weights; see packs.h. */
 #include "nn/packs.h"
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "nn/engine.h"
 #include "nn/engine_packs.h"
@@ -22,15 +23,29 @@ lk_status lki_packs_init(lki_packs *packs, const lki_layout *layout, const lk_mo
                          const lk_exec *exec, uint32_t micro_batch)
 {
     *packs = (lki_packs){ .at = NULL };
-    LK_TRY(LKI_NEW(&packs->at, 2 * model->block_count, "packs of weights"));
-    for (size_t i = 0; i < 2 * model->block_count; i++) {
+    const size_t count = 2 * model->block_count;
+    size_t       end   = LINE; /* after the identity of the layout */
+    LK_TRY(LKI_NEW(&packs->at, count, "packs of weights"));
+    for (size_t i = 0; i < count; i++) {
         size_t bytes = bytes_of(&model->blocks[i / 2], &layout->places[i / 2], exec, layout->dtype,
                                 micro_batch, i % 2 == 1);
-        packs->at[i] = bytes > 0 ? packs->bytes : SIZE_MAX;
+        packs->at[i] = bytes > 0 ? end : SIZE_MAX;
         if (bytes > 0)
-            packs->bytes += LINE + lki_round_up(bytes, LINE);
+            end += LINE + lki_round_up(bytes, LINE);
     }
+    packs->bytes  = end > LINE ? end : 0;
+    packs->layout = lki_xxh3(packs->at, count * sizeof *packs->at) | 1;
     return LK_OK;
+}
+
+void lki_packs_keep(lki_packs *packs, void *memory)
+{
+    _Atomic uint64_t *layout = memory;
+    uint64_t          found  = 0;
+    const bool        fits   = memory != NULL &&
+                      (atomic_compare_exchange_strong(layout, &found, packs->layout) ||
+                       found == packs->layout);
+    packs->memory = fits ? memory : NULL;
 }
 
 void lki_packs_deinit(lki_packs *packs)
@@ -66,5 +81,5 @@ lk_status lki_engine_pack_bytes(size_t *out, const lk_model *model, const lk_exe
 
 void lki_engine_keep_packs(lk_engine *engine, void *memory)
 {
-    engine->packs.memory = memory;
+    lki_packs_keep(&engine->packs, memory);
 }

@@ -2,8 +2,9 @@
  *
  * Goal:   steps of two workers that share packs have the bits of steps without packs, although
  *         parameters change between steps.  The same holds after a process has died while filling
- *         packs.  A walk without a version reads no pack.
- * Control: damaged packs, or a version that is not changed, give other bits.
+ *         packs.  A walk without a version reads no pack.  Workers whose packs have different
+ *         places, because their numbers of threads differ, do not share them.
+ * Control: damaged packs, a version that is not changed, or packs at other places give other bits.
  */
 #include "nn/engine_packs.h"
 #include "nn/nets_testing.h"
@@ -129,11 +130,66 @@ static void test_damaged_and_old_packs_show_where_they_are_read(void **state)
     }
 }
 
+enum { ROWS = 32, VALUES = 20000 };
+
+/* Returns a model whose first weight has a pack with three threads, but not with one. */
+static lk_model *wide(void)
+{
+    lk_linear_options first = { .out = 2 * ROWS }, second = { .out = VOCABULARY };
+    lk_model         *model;
+    MUST(lk_model_new(&model, "wide", (lk_shape){ 1, { VALUES } }, false));
+    lk_value x = add1(model, &lk_block_linear, "first", &first, sizeof first, 0);
+    x          = add1(model, &lk_block_linear, "second", &second, sizeof second, x);
+    add1(model, &lk_block_cross_entropy, "", NULL, 0, x);
+    return model;
+}
+
+/* Computes the loss of one batch. */
+static double loss_of(const net *n, const float *x)
+{
+    static int32_t targets[ROWS];
+    lk_walk        walk = net_walk(n, true);
+    lk_pass        pass = net_pass(n, 0, ROWS, x, targets);
+    walk.version        = 1;
+    lk_engine_forward(n->engine, &walk, &pass, 1);
+    return pass.loss_sum;
+}
+
+static void test_engines_with_packs_at_other_places_do_not_share_them(void **state)
+{
+    net    one   = net_open(wide(), 1, NULL, ROWS, 1), three = net_open(wide(), 3, NULL, ROWS, 1);
+    float *x     = noise_floats(3, (size_t)ROWS * VALUES);
+    size_t bytes[2];
+    (void)state;
+    assert_int_not_equal(one.engine->packs.layout, three.engine->packs.layout);
+    MUST(lki_engine_pack_bytes(&bytes[0], one.model, one.exec, LK_F32, ROWS));
+    MUST(lki_engine_pack_bytes(&bytes[1], three.model, three.exec, LK_F32, ROWS));
+    for (uint32_t first = 0; first < 2; first++) {
+        size_t most   = lki_round_up(lki_max(bytes[0], bytes[1]), 64);
+        void  *memory = aligned_alloc(64, most);
+        assert_non_null(memory);
+        memset(memory, 0, most);
+        const net *engines[] = { first == 0 ? &one : &three, first == 0 ? &three : &one };
+        double     want   = loss_of(engines[0], x);
+        for (uint32_t turn = 0; turn < 4; turn++) {
+            lki_engine_keep_packs(engines[turn % 2]->engine, memory);
+            assert_true(loss_of(engines[turn % 2], x) == want);
+        }
+        lki_engine_keep_packs(one.engine, NULL);
+        lki_engine_keep_packs(three.engine, NULL);
+        free(memory);
+    }
+    lki_free(x);
+    net_close(&one);
+    net_close(&three);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steps_with_packs_have_the_bits_of_those_without),
         cmocka_unit_test(test_damaged_and_old_packs_show_where_they_are_read),
+        cmocka_unit_test(test_engines_with_packs_at_other_places_do_not_share_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

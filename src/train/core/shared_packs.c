@@ -42,8 +42,8 @@ static lk_arena *find_arena(const lki_session *s, size_t bytes)
     return arena != NULL && lk_arena_bytes(arena) >= bytes ? arena : NULL;
 }
 
-/* Opens an arena of the largest size that any rank needs.  Sizes may differ with the hosts'
- * instruction sets, but an arena has the same size on all hosts. */
+/* Opens an arena of the largest size that any rank needs.  Sizes may differ with the ranks' threads
+ * and instruction sets, but an arena has the same size on all hosts. */
 static lk_status open_arena(const lki_session *s, size_t bytes, lk_arena **out)
 {
     uint64_t mine = bytes, most = 0, *all;
