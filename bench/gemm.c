@@ -64,6 +64,11 @@ static const shape shapes[] = {
     { "rows 4", false, true, 4, 768, 768 },
     { "rows 1", false, true, 1, 768, 768 },
     { "rows 1 nn", false, false, 1, 768, 768 },
+    { "512 wide dx", false, false, 64, 512, 512 },
+    { "512 wide dw", true, false, 512, 512, 64 },
+    { "llama mlp up", false, true, 2048, 1408, 512 },
+    { "llama mlp dx", false, false, 2048, 512, 1408 },
+    { "llama mlp dw", true, false, 1408, 512, 2048 },
     { "classes", false, true, 64, 10, 512 },
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };

@@ -114,6 +114,9 @@ typedef struct {
     size_t unit;          /* words of which k of packed operands is a multiple */
     bool   in_place;      /* rows of whole words need no packing: pack_a() would only copy them */
     size_t turned_steps;  /* steps that are packed at a time in a `turned` block; 0: unsupported */
+    bool   streams_b;     /* for many rows, b in place is as fast as packed b */
+    /* distance in words at which rows of b in place fall into too few cache sets */
+    size_t aliased_b;
 
     void (*block)(const lki_gemm_block *block);
     void (*parts)(const lki_gemm_parts_block *block); /* NULL: unsupported */

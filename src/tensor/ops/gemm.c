@@ -10,8 +10,10 @@
  *         while they multiply.
  *         By slabs: all threads first pack a slab of b, and then process tiles of c.  If `a` must
  *         be packed (it is transposed, or its rows would evict each other), each tile packs its
- *         part.  If b is not wide, it is read in place instead.  If `a` is packed as well, b is
- *         read panel by panel, and each panel is prefetched while the previous one is in use.
+ *         part.  If b is not wide, kernels of 32 columns read it in place instead.  If `a` is packed
+ *         as well, b is read panel by panel, and each panel is prefetched while the previous one is
+ *         in use.  Kernels of 16 columns, which read a line of 64 bytes of each row, gain from
+ *         packed panels unless rows are few.
  *         Slabs are used if `a` must be packed, if b is read in place, or if there are more rows
  *         than columns.  With more rows, groups would be narrow and read `a` too often.
  *         bf16 values are processed in pairs, as words, and summed by chunks: see isa/gemm.h.  All
@@ -40,6 +42,7 @@ enum {
     WIDE          = 2304, /* from this many columns on, b is packed and not read in place */
     /* columns of a tile if the result is bf16; its sums fit into the buffer */
     SUM_COLUMNS   = 640,
+    IN_PLACE_ROWS = 128,  /* rows up to which b is read in place by kernels that do not stream it */
     FEW_ROWS      = 48,   /* rows up to which b is packed panel by panel, or read in place */
     SOME_ROWS     = 384,  /* rows up to which the whole matrix `a` fits into a second-level cache */
     GROUP_COLUMNS = 256,  /* 384 x 256 words of b: 384 KiB of a second-level cache */
@@ -451,7 +454,15 @@ static bool may_use_b_in_place(const product *p)
 {
     const lki_gemm_args *g = p->args;
     return !g->transpose_b && p->pair == 1 && g->n % p->kernels->columns == 0 && g->n <= WIDE &&
-           p->ldb % ALIASED != 0;
+           p->ldb % p->kernels->aliased_b != 0;
+}
+
+/* Returns true if reading b in place is faster than packing it. */
+static bool uses_b_in_place(const product *p)
+{
+    const size_t m = p->args->m;
+    return m > FEW_ROWS && p->kept == NULL && may_use_b_in_place(p) &&
+           (p->kernels->streams_b || (!p->pack_a && m <= IN_PLACE_ROWS));
 }
 
 /* Returns the number of columns of a slab.  A result in bf16 needs all of k at once, because its
@@ -582,7 +593,7 @@ void lki_gemm(lk_exec *exec, const lki_gemm_args *args)
         return;
     use_pack(&p);
     p.pack_a     = must_pack_a(&p);
-    p.b_in_place = args->m > FEW_ROWS && p.kept == NULL && may_use_b_in_place(&p);
+    p.b_in_place = uses_b_in_place(&p);
     if (goes_by_groups(&p))
         run_groups(&p);
     else
