@@ -26,6 +26,11 @@ LK_NODISCARD lk_status lki_alloc_array(void **out, size_t count, size_t size, co
 LK_NODISCARD lk_status lki_reserve(void **pointer, size_t *capacity, size_t count, size_t size,
                                    const char *what);
 
+static inline size_t lki_divide_up(size_t value, size_t unit)
+{
+    return (value + unit - 1) / unit;
+}
+
 static inline size_t lki_round_up(size_t value, size_t unit)
 {
     return (value + unit - 1) / unit * unit;

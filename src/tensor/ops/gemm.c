@@ -10,10 +10,10 @@
  *         while they multiply.
  *         By slabs: all threads first pack a slab of b, and then process tiles of c.  If `a` must
  *         be packed (it is transposed, or its rows would evict each other), each tile packs its
- *         part.  If b is not wide, kernels of 32 columns read it in place instead.  If `a` is packed
- *         as well, b is read panel by panel, and each panel is prefetched while the previous one is
- *         in use.  Kernels of 16 columns, which read a line of 64 bytes of each row, gain from
- *         packed panels unless rows are few.
+ *         part.  If b is not wide, kernels of 32 columns read it in place.  If `a` is packed as
+ *         well, b is read panel by panel, and each panel is prefetched while the previous one is in
+ *         use.  Kernels of 16 columns, which read one cache line of each row, gain from packed
+ *         panels unless rows are few.
  *         Slabs are used if `a` must be packed, if b is read in place, or if there are more rows
  *         than columns.  With more rows, groups would be narrow and read `a` too often.
  *         bf16 values are processed in pairs, as words, and summed by chunks: see isa/gemm.h.  All
@@ -25,10 +25,9 @@
  * Source: Goto, van de Geijn: "Anatomy of high-performance matrix multiplication", ACM TOMS
  *         34(3), 2008, sections 4 and 5.
  */
-#include "base/memory.h"
 #include "tensor/onednn/onednn.h"
+#include "tensor/ops/gemm_product.h"
 #include "tensor/ops/gemm_turned.h"
-#include "tensor/isa/kernels.h"
 
 enum {
     TILE_ROWS     = LKI_GEMM_M, /* 112 x 384 words of `a` fit into a second-level cache */
@@ -45,7 +44,7 @@ enum {
     IN_PLACE_ROWS = 128,  /* rows up to which b is read in place by kernels that do not stream it */
     FEW_ROWS      = 48,   /* rows up to which b is packed panel by panel, or read in place */
     SOME_ROWS     = 384,  /* rows up to which the whole matrix `a` fits into a second-level cache */
-    GROUP_COLUMNS = 256,  /* 384 x 256 words of b: 384 KiB of a second-level cache */
+    GROUP_COLUMNS = LKI_PRODUCT_PANELS, /* 384 x 256 words of b: 384 KiB of a second-level cache */
     GROUP_FEWER   = 96,   /* columns of a group if `a` has SOME_ROWS rows */
     /* distance in words at which rows of `a` fall into the same cache sets */
     ALIASED       = 1024,
@@ -55,46 +54,15 @@ enum {
     LANES         = 16,
 };
 
-/* The offsets in a thread's buffer: packed a, packed panels of b, and the sums of a tile.  A part
- * of whole micro-panels may have up to LKI_GEMM_ROWS_MAX rows more than a tile. */
-enum {
-    B_OFFSET    = (TILE_ROWS + LKI_GEMM_ROWS_MAX) * LKI_GEMM_K,
-    SUMS_OFFSET = B_OFFSET + LKI_GEMM_K * GROUP_COLUMNS,
-    SUMS_ROOM   = LKI_EXEC_PRIVATE - SUMS_OFFSET,
-};
+/* floats of a thread's buffer for the sums of a tile */
+enum { SUMS_ROOM = LKI_EXEC_PRIVATE - LKI_PRODUCT_SUMS_AT };
 _Static_assert((TILE_ROWS + LKI_GEMM_ROWS_MAX) * SUM_COLUMNS <= SUMS_ROOM &&
                    (TALL_ROWS + LKI_GEMM_ROWS_MAX) * TALL_COLUMNS <= SUMS_ROOM &&
                    (SOME_ROWS + LKI_GEMM_ROWS_MAX) * GROUP_FEWER <= SUMS_ROOM,
                "a thread's buffer is too small");
 _Static_assert((PACKED_ROWS + LKI_GEMM_ROWS_MAX) * LKI_GEMM_K <= LKI_EXEC_PRIVATE, "the same");
 
-typedef struct {
-    const lki_gemm_args    *args;
-    const lki_kernels      *all;
-    const lki_gemm_kernels *kernels;
-    lk_exec                *exec;
-    float                  *packed;
-    /* the whole packed b in args->pack; NULL: there is no pack */
-    const float            *kept;
-    lk_dtype                result;
-    size_t                  bytes, pair;  /* bytes of an element of an operand; elements per word */
-    size_t                  b_bytes;      /* bytes of an element of b in the caller's memory */
-    void (*pack_panel)(bool transposed, size_t n, size_t k, const void *b, size_t ldb, float *to);
-    size_t                  steps;        /* words along k */
-    size_t                  lda, ldb, ldc;
-    /* columns of b and c in the slab: number of the first, and count */
-    size_t                  col, columns;
-    /* words along k in the slab: number of the first, and count */
-    size_t                  k, depth;
-    size_t                  pack_panels;  /* panels of a packing task */
-    bool                    pack_a, b_in_place;
-    size_t                  tiles_down, tiles_across;
-} product;
-
-static size_t divide_up(size_t a, size_t b)
-{
-    return (a + b - 1) / b;
-}
+typedef lki_product product;
 
 /* Returns the padded width of the slab.  The slab is stored by blocks of LKI_GEMM_K words, and each
  * block panel by panel. */
@@ -103,26 +71,15 @@ static size_t padded_columns(const product *p)
     return lki_round_up(p->columns, p->kernels->columns);
 }
 
-/* Returns the number of elements of k in `words` words from word `first` on. */
-static size_t elements(const product *p, size_t first, size_t words)
+static size_t pack_groups(const product *p)
 {
-    return lki_min(words * p->pair, p->args->k - first * p->pair);
+    return lki_divide_up(lki_divide_up(p->columns, p->kernels->columns), p->pack_panels);
 }
 
-static const void *operand_at(const void *base, size_t row, size_t stride, size_t column,
-                              size_t bytes)
+/* Returns the number of tasks that pack the slab. */
+static size_t pack_tasks(const product *p)
 {
-    return (const char *)base + (row * stride + column) * bytes;
-}
-
-/* Packs the panel of b that starts at word k0, column j. */
-static void pack_b(const product *p, size_t k0, size_t k, size_t j, size_t n, float *to)
-{
-    const lki_gemm_args *g   = p->args;
-    size_t               row = k0 * p->pair;
-    p->pack_panel(g->transpose_b, n, elements(p, k0, k),
-                  g->transpose_b ? operand_at(g->b, j, p->ldb, row, p->b_bytes)
-                                 : operand_at(g->b, row, p->ldb, j, p->b_bytes), p->ldb, to);
+    return lki_divide_up(p->depth, LKI_GEMM_K) * pack_groups(p);
 }
 
 static void pack_task(void *context, size_t index, uint32_t thread)
@@ -130,107 +87,15 @@ static void pack_task(void *context, size_t index, uint32_t thread)
     (void)thread;
     const product *p      = context;
     size_t         width  = p->kernels->columns;
-    size_t         groups = divide_up(divide_up(p->columns, width), p->pack_panels);
+    size_t         groups = pack_groups(p);
     size_t         k0     = index / groups * LKI_GEMM_K;
     size_t         k      = lki_min(LKI_GEMM_K, p->depth - k0);
     size_t         first  = index % groups * p->pack_panels * width;
     size_t         end    = lki_min(first + p->pack_panels * width, p->columns);
 
     for (size_t j = first; j < end; j += width)
-        pack_b(p, p->k + k0, k, p->col + j, lki_min(width, p->columns - j),
-               p->packed + k0 * padded_columns(p) + j * k);
-}
-
-/* Returns words k0 .. k0 + k of b, from column `col` on, in the pack. */
-static const float *kept_b(const product *p, size_t k0, size_t k, size_t col)
-{
-    return p->kept + k0 * lki_round_up(p->args->n, p->kernels->columns) + col * k;
-}
-
-/* Points the block to its rows of windows, which are copied to `packed` as rows of words. */
-static void place_windows(const product *p, lki_gemm_block *block, size_t row, size_t k0,
-                          float *packed)
-{
-    size_t values = elements(p, k0, block->k), pitch = block->k * p->pair;
-    p->all->conv->copy_windows(p->args->windows, row, block->m, k0 * p->pair, values,
-                               (uint16_t *)(void *)packed, pitch);
-    if (!p->kernels->in_place)
-        p->kernels->pack_a(false, block->m, values, packed, pitch, packed);
-    block->a          = packed;
-    block->row_stride = block->k;
-}
-
-/* Points the block to its rows of `a`, from words k0 on: in place, or packed into the thread's
- * buffer. */
-static void place_a(const product *p, lki_gemm_block *block, size_t row, size_t k0, uint32_t thread)
-{
-    const lki_gemm_args *g      = p->args;
-    size_t               k_at   = k0 * p->pair;
-    float               *packed = lki_exec_private(p->exec, thread);
-    if (g->a == NULL) {
-        place_windows(p, block, row, k0, packed);
-        return;
-    }
-    const void *a = g->transpose_a ? operand_at(g->a, k_at, p->lda, row, p->bytes)
-                                   : operand_at(g->a, row, p->lda, k_at, p->bytes);
-    block->a          = a;
-    block->row_stride = p->lda / p->pair;
-    if (!p->pack_a)
-        return;
-    p->kernels->pack_a(g->transpose_a, block->m, elements(p, k0, block->k), a, p->lda, packed);
-    block->a          = packed;
-    block->packed     = p->pair == 1;
-    block->row_stride = block->k;
-}
-
-/* Makes the block keep the sums of the tile at (row, col) in c or, for a result in bf16, in the
- * thread's buffer.  With `accumulate` the buffer then begins with the values of c. */
-static void place_sums(const product *p, lki_gemm_block *block, size_t row, size_t col,
-                       uint32_t thread)
-{
-    const lki_gemm_args *g = p->args;
-    if (p->result == LK_F32) {
-        block->c   = (float *)g->c + row * p->ldc + col;
-        block->ldc = p->ldc;
-        return;
-    }
-    block->c   = lki_exec_private(p->exec, thread) + SUMS_OFFSET;
-    block->ldc = block->n;
-    for (size_t i = 0; g->accumulate && i < block->m; i++)
-        p->all->elementwise->convert(block->n, LK_BF16,
-                                     (const uint16_t *)g->c + (row + i) * p->ldc + col, LK_F32,
-                                     block->c + i * block->n);
-}
-
-/* Decides how bias, residual and activation are applied to a block at (row, col): by the
- * micro-kernel, or afterwards as described in *end. */
-static void place_end(const product *p, lki_gemm_block *block, lki_gemm_finish *end, size_t row,
-                      size_t col)
-{
-    const lki_gemm_args *g  = p->args;
-    size_t               at = (row * p->ldc + col) * lk_dtype_bytes(p->result);
-    bool                 sums = p->result == LK_F32 && g->activation == LKI_ACT_NONE;
-    if (sums && g->bias == NULL && g->residual == NULL)
-        return;
-    if (sums && p->pair == 1) {
-        block->bias     = g->bias == NULL ? NULL : g->bias + col;
-        block->residual = g->residual == NULL ? NULL
-                                              : (const float *)g->residual + row * p->ldc + col;
-        return;
-    }
-    *end = (lki_gemm_finish){
-        .sums       = block->c,
-        .ld_sums    = block->ldc,
-        .bias       = g->bias == NULL ? NULL : g->bias + col,
-        .activation = g->activation,
-        .type       = p->result,
-        .c          = (char *)g->c + at,
-        .pre        = g->pre == NULL ? NULL : (char *)g->pre + at,
-        .residual   = g->residual == NULL ? NULL : (const char *)g->residual + at,
-        .ldc        = p->ldc,
-    };
-    block->ends   = p->all->gemm_ends;
-    block->finish = end;
+        lki_product_pack_b(p, p->k + k0, k, p->col + j, lki_min(width, p->columns - j),
+                           p->packed + k0 * padded_columns(p) + j * k);
 }
 
 /* Returns true if `a` is packed and b is in place.  Each panel of b is then read once for many rows
@@ -243,7 +108,7 @@ static bool by_columns(const product *p)
 /* Returns the start of part `index` of `count` nearly equal parts of `total`, in whole units. */
 static size_t share(size_t total, size_t unit, size_t count, size_t index)
 {
-    size_t units = divide_up(total, unit);
+    size_t units = lki_divide_up(total, unit);
     return lki_min(total, (units / count * index + lki_min(index, units % count)) * unit);
 }
 
@@ -260,7 +125,7 @@ static void tile_task(void *context, size_t index, uint32_t thread)
         .by_columns = by_columns(p),
         .b_row      = width,
     };
-    place_sums(p, &block, row, p->col + j, thread);
+    lki_product_place_sums(p, &block, row, p->col + j, thread);
     lki_gemm_finish end;
     size_t          k0 = 0;
     do { /* runs at least once, because c must be written even for k = 0 */
@@ -268,17 +133,17 @@ static void tile_task(void *context, size_t index, uint32_t thread)
         block.b         = p->packed + k0 * padded_columns(p) + j * block.k;
         block.b_panel   = block.k * width;
         if (p->kept != NULL) {
-            block.b = kept_b(p, p->k + k0, block.k, p->col + j);
+            block.b = lki_product_kept_b(p, p->k + k0, block.k, p->col + j);
         } else if (p->b_in_place) {
-            block.b       = operand_at(p->args->b, p->k + k0, p->ldb, p->col + j, p->b_bytes);
+            block.b       = lki_operand_at(p->args->b, p->k + k0, p->ldb, p->col + j, p->b_bytes);
             block.b_row   = p->ldb;
             block.b_panel = width;
         }
         block.from_zero = p->k + k0 == 0 && !p->args->accumulate;
-        place_a(p, &block, row, p->k + k0, thread);
+        lki_product_place_a(p, &block, row, p->k + k0, thread);
         k0 += block.k;
         if (p->k + k0 == p->steps)
-            place_end(p, &block, &end, row, p->col + j);
+            lki_product_place_end(p, &block, &end, row, p->col + j);
         p->kernels->block(&block);
     } while (k0 < p->depth);
 }
@@ -304,40 +169,41 @@ static void group_b(const product *p, lki_gemm_block *block, size_t k0, size_t c
     block->b_row   = width;
     block->b_panel = width * block->k;
     if (p->kept != NULL) {
-        block->b = kept_b(p, k0, block->k, col);
+        block->b = lki_product_kept_b(p, k0, block->k, col);
         return;
     }
     if (p->b_in_place && block->n % LANES == 0) {
-        block->b       = operand_at(g->b, k0, p->ldb, col, p->b_bytes);
+        block->b       = lki_operand_at(g->b, k0, p->ldb, col, p->b_bytes);
         block->b_row   = p->ldb;
         block->b_panel = width;
         return;
     }
     block->turned = NULL;
     if (turns_b(p, block)) {
-        block->turned    = operand_at(g->b, col, p->ldb, k0, p->b_bytes);
+        block->turned    = lki_operand_at(g->b, col, p->ldb, k0, p->b_bytes);
         block->ld_turned = p->ldb;
         block->room      = packed;
         return;
     }
     for (size_t j = 0; j < block->n; j += width)
-        pack_b(p, k0, block->k, col + j, lki_min(width, block->n - j), packed + j * block->k);
+        lki_product_pack_b(p, k0, block->k, col + j, lki_min(width, block->n - j),
+                           packed + j * block->k);
 }
 
 /* Multiplies all rows of a part with the group's panels of b, for words k0 .. k0 + k. */
 static void group_rows(const product *p, const lki_gemm_block *group, size_t k0, size_t row,
                        size_t col, uint32_t thread)
 {
-    size_t rows = p->kernels->rows, tiles = divide_up(group->m, TILE_ROWS);
+    size_t rows = p->kernels->rows, tiles = lki_divide_up(group->m, TILE_ROWS);
     for (size_t t = 0; t < tiles; t++) {
         lki_gemm_block  tile = *group;
         lki_gemm_finish end;
         size_t          first = share(group->m, rows, tiles, t);
         tile.m                = share(group->m, rows, tiles, t + 1) - first;
-        place_a(p, &tile, row + first, k0, thread);
+        lki_product_place_a(p, &tile, row + first, k0, thread);
         tile.c += first * tile.ldc;
         if (k0 + tile.k == p->steps)
-            place_end(p, &tile, &end, row + first, col);
+            lki_product_place_end(p, &tile, &end, row + first, col);
         p->kernels->block(&tile);
     }
 }
@@ -355,12 +221,12 @@ static void group_task(void *context, size_t index, uint32_t thread)
         .m          = share(p->args->m, rows, p->tiles_down, down + 1) - row,
         .n          = share(p->args->n, width, p->tiles_across, across + 1) - col,
     };
-    place_sums(p, &group, row, col, thread);
+    lki_product_place_sums(p, &group, row, col, thread);
     size_t k0 = 0;
     do { /* runs at least once, because c must be written even for k = 0 */
         group.k         = lki_min(LKI_GEMM_K, p->steps - k0);
         group.from_zero = k0 == 0 && !p->args->accumulate;
-        group_b(p, &group, k0, col, lki_exec_private(p->exec, thread) + B_OFFSET);
+        group_b(p, &group, k0, col, lki_exec_private(p->exec, thread) + LKI_PRODUCT_B_AT);
         group_rows(p, &group, k0, row, col, thread);
         k0 += group.k;
     } while (k0 < p->steps);
@@ -373,11 +239,11 @@ static void choose_tiles(product *p)
 {
     bool   tall    = !p->pack_a && p->pair == 1;
     size_t threads = lk_exec_threads(p->exec), m = p->args->m;
-    size_t panels  = divide_up(p->columns, p->kernels->columns);
+    size_t panels  = lki_divide_up(p->columns, p->kernels->columns);
     size_t wanted  = threads == 1 ? 1 : (by_columns(p) ? 2 : 4) * threads;
     size_t widest  = tall ? TALL_COLUMNS : by_columns(p) ? p->columns : SLAB_COLUMNS;
-    size_t down    = divide_up(m, tall ? TALL_ROWS : by_columns(p) ? PACKED_ROWS : TILE_ROWS);
-    size_t across  = divide_up(p->columns, widest);
+    size_t down    = lki_divide_up(m, tall ? TALL_ROWS : by_columns(p) ? PACKED_ROWS : TILE_ROWS);
+    size_t across  = lki_divide_up(p->columns, widest);
 
     while (down * across < wanted || down * across % threads != 0)
         if (m / (down + 1) >= 4 * p->kernels->rows)
@@ -394,10 +260,8 @@ static void choose_tiles(product *p)
 static void run_slab(product *p)
 {
     choose_tiles(p);
-    size_t panels = divide_up(p->columns, p->kernels->columns);
     if (!p->b_in_place && p->kept == NULL)
-        lki_exec_run(p->exec, divide_up(p->depth, LKI_GEMM_K) * divide_up(panels, p->pack_panels),
-                     pack_task, p);
+        lki_exec_run(p->exec, pack_tasks(p), pack_task, p);
     lki_exec_run(p->exec, p->tiles_down * p->tiles_across, tile_task, p);
 }
 
@@ -423,12 +287,12 @@ static size_t group_columns(const product *p)
  * if there are too few columns. */
 static void run_groups(product *p)
 {
-    size_t m = p->args->m, panels = divide_up(p->args->n, p->kernels->columns);
+    size_t m = p->args->m, panels = lki_divide_up(p->args->n, p->kernels->columns);
     size_t threads = lk_exec_threads(p->exec);
     p->b_in_place  = !p->args->transpose_b && p->pair == 1 && m <= FEW_ROWS && p->kept == NULL;
     size_t wanted  = threads == 1 || packs_only_a(p) ? threads : 4 * threads;
-    size_t across  = lki_max(divide_up(p->args->n, group_columns(p)), wanted);
-    size_t down    = p->result == LK_F32 ? 1 : divide_up(m, p->pack_a ? TILE_ROWS : SOME_ROWS);
+    size_t across  = lki_max(lki_divide_up(p->args->n, group_columns(p)), wanted);
+    size_t down    = p->result == LK_F32 ? 1 : lki_divide_up(m, p->pack_a ? TILE_ROWS : SOME_ROWS);
 
     p->tiles_across = lki_min(lki_round_up(across, threads), panels);
     while (p->tiles_across * down % threads != 0 && m / (down + 1) >= 2 * p->kernels->rows)
@@ -525,13 +389,12 @@ static uint32_t layout_of(const product *p)
 static void make_pack(const product *p)
 {
     product whole     = *p;
-    size_t  panels    = divide_up(p->args->n, p->kernels->columns);
+    size_t  panels    = lki_divide_up(p->args->n, p->kernels->columns);
     whole.columns     = p->args->n;
     whole.depth       = p->steps;
     whole.packed      = p->args->pack->data;
     whole.pack_panels = lki_max(1, panels / lk_exec_threads(p->exec) / 4);
-    lki_exec_run(p->exec, divide_up(p->steps, LKI_GEMM_K) * divide_up(panels, whole.pack_panels),
-                 pack_task, &whole);
+    lki_exec_run(p->exec, pack_tasks(&whole), pack_task, &whole);
     lki_pack_end(p->args->pack, layout_of(p));
 }
 

@@ -66,11 +66,6 @@ typedef struct {
     size_t row, rows, column, columns;
 } tile;
 
-static size_t divide_up(size_t a, size_t b)
-{
-    return (a + b - 1) / b;
-}
-
 static const void *at(const void *base, size_t row, size_t stride, size_t column, size_t bytes)
 {
     return (const char *)base + (row * stride + column) * bytes;
@@ -186,7 +181,7 @@ static void choose_tiles(product *p)
     size_t widest  = SHORT_B / longest / width * width;
 
     p->down   = 1;
-    p->across = lki_max(1, divide_up(n, widest));
+    p->across = lki_max(1, lki_divide_up(n, widest));
     while (p->down * p->across < wanted || p->down * p->across % threads != 0)
         if (m / p->down >= n / p->across && m / p->down >= 2 * p->kernels->rows)
             p->down++;
@@ -248,7 +243,8 @@ static void short_task(void *context, size_t index, uint32_t thread)
     const product *p    = context;
     size_t         down = index % p->down, across = index / p->down, width = p->kernels->columns;
     size_t         first = p->args->m * down / p->down, end = p->args->m * (down + 1) / p->down;
-    size_t         units = divide_up(p->args->n, width), rows = divide_up(end - first, LKI_GEMM_M);
+    size_t         units = lki_divide_up(p->args->n, width);
+    size_t         rows  = lki_divide_up(end - first, LKI_GEMM_M);
     float         *room = lki_exec_private(p->exec, thread);
     tile t    = { .row = first, .rows = end - first, .column = units * across / p->across * width };
     t.columns = lki_min(p->args->n, units * (across + 1) / p->across * width) - t.column;
@@ -323,8 +319,8 @@ void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *p
                                       : args->transpose_b ? args->k
                                                           : args->n,
                        .ldc         = args->ldc != 0 ? args->ldc : args->n,
-                       .down        = divide_up(args->m, ROWS),
-                       .across      = divide_up(args->n, COLUMNS),
+                       .down        = lki_divide_up(args->m, ROWS),
+                       .across      = lki_divide_up(args->n, COLUMNS),
     };
     LK_ASSERT(!args->accumulate && args->result != LK_BF16 && !args->wide_b);
     LK_ASSERT(parts->count <= LKI_PARTS_MAX && (parts->count & (parts->count - 1)) == 0);

@@ -42,11 +42,6 @@ typedef struct {
 /* A thread's part: some rows of `a` and of b. */
 typedef struct { size_t first, rows, padded, begin, end; float *packed; } part;
 
-static size_t divide_up(size_t a, size_t b)
-{
-    return (a + b - 1) / b;
-}
-
 static bool is_worth_it(const turned *t)
 {
     const lki_gemm_args *g = t->args;
@@ -78,7 +73,7 @@ static size_t count_groups(const turned *t, size_t threads)
 static part part_of(const turned *t, size_t thread)
 {
     const lki_gemm_args *g = t->args;
-    size_t each = t->panels / t->groups * t->width, units = divide_up(g->n, t->all->gemm->rows);
+    size_t each = t->panels / t->groups * t->width, units = lki_divide_up(g->n, t->all->gemm->rows);
     size_t share = thread / t->groups;
     part   p = { .first = thread % t->groups * each, .padded = each };
     p.rows   = lki_min(each, g->m - p.first);
@@ -168,7 +163,7 @@ static turned turned_of(const lk_exec *exec, const lki_gemm_args *args)
                       .ldb    = args->ldb != 0 ? args->ldb : args->k,
                       .ldc    = args->ldc != 0 ? args->ldc : args->n,
                       .width  = all->gemm->columns,
-                      .panels = divide_up(args->m, all->gemm->columns),
+                      .panels = lki_divide_up(args->m, all->gemm->columns),
     };
     t.panels = lki_max(1, t.panels);
     t.groups = count_groups(&t, lk_exec_threads(exec));
