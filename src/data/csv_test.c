@@ -181,6 +181,22 @@ static void refused_files(void **state)
     lkt_refuses("csv:t.csv", TARGET(.target = "y"), LK_EFORMAT, "line 2", "NUL byte");
 }
 
+/* Names that contain commas and quotes, as in the header. */
+static void quoted_targets(void **state)
+{
+    (void)state;
+    lkt_write_text("t.csv", "\"price, net\",\"a \"\"b\"\"\",c\n1,2,3\n4,5,6\n");
+    lk_dataset *set = lkt_open("csv:t.csv", TARGET(.target = "\"a \"\"b\"\"\",\"price, net\""));
+    const lk_dataset_info *info = lk_dataset_describe(set);
+    assert_int_equal(info->targets, 2);
+    assert_true(info->columns[0].target && info->columns[1].target && !info->columns[2].target);
+    lk_dataset_free(set);
+    lkt_refuses("csv:t.csv", TARGET(.target = "price"), LK_EINVAL, "`target` price",
+                "there are \"price, net\", a");
+    lkt_refuses("csv:t.csv", TARGET(.target = "\"price, net\"c"), LK_EINVAL, "'c' stands after",
+                "write commas between names");
+}
+
 static void refused_options(void **state)
 {
     static char text[16000] = "a,y,t\n";
@@ -219,7 +235,7 @@ int main(void)
         cmocka_unit_test(columns_and_numbers), cmocka_unit_test(plain_numbers),
         cmocka_unit_test(training_part),       cmocka_unit_test(content_hash),
         cmocka_unit_test(refused_files),       cmocka_unit_test(refused_options),
-        cmocka_unit_test(columns_of_another_table),
+        cmocka_unit_test(columns_of_another_table), cmocka_unit_test(quoted_targets),
     };
     return cmocka_run_group_tests(tests, lkt_enter_folder, lkt_leave_folder);
 }

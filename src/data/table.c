@@ -64,11 +64,10 @@ static lk_status refuse_cell(const lki_csv *csv, const lki_table_column *column,
 
 /* ---- The header ---------------------------------------------------------------------------- */
 
-static lki_table_column *find(lki_table *table, const char *name, size_t length)
+static lki_table_column *find(lki_table *table, const char *name)
 {
     for (size_t i = 0; i < table->column_count; i++)
-        if (strlen(table->columns[i].name) == length &&
-            memcmp(table->columns[i].name, name, length) == 0)
+        if (strcmp(table->columns[i].name, name) == 0)
             return &table->columns[i];
     return NULL;
 }
@@ -125,19 +124,22 @@ static void list_columns(const lki_table *table, char *out, size_t bytes)
 {
     size_t used = 0;
     out[0]      = '\0';
-    for (size_t i = 0; i < table->column_count && used < bytes; i++)
-        used += (size_t)snprintf(out + used, bytes - used, "%s%.40s", i > 0 ? ", " : "",
-                                 table->columns[i].name);
+    for (size_t i = 0; i < table->column_count && used < bytes; i++) {
+        const char *name  = table->columns[i].name;
+        const char *quote = strchr(name, ',') != NULL ? "\"" : "";
+        used += (size_t)snprintf(out + used, bytes - used, "%s%s%.40s%s", i > 0 ? ", " : "", quote,
+                                 name, quote);
+    }
 }
 
-static lk_status mark_target(lki_table *table, const char *name, size_t length)
+static lk_status mark_target(lki_table *table, const char *name)
 {
     char              names[400];
-    lki_table_column *column = find(table, name, length);
+    lki_table_column *column = find(table, name);
     list_columns(table, names, sizeof names);
     if (column == NULL)
-        return lk_fail(LK_EINVAL, "`target` %.*s: '%s' has no such column; there are %s",
-                       (int)lki_min(length, 60), name, table->path, names);
+        return lk_fail(LK_EINVAL, "`target` %.60s: '%s' has no such column; there are %s", name,
+                       table->path, names);
     if (column->is_target)
         return lk_fail(LK_EINVAL, "`target` names the column '%.60s' twice", column->name);
     column->is_target                    = true;
@@ -145,21 +147,46 @@ static lk_status mark_target(lki_table *table, const char *name, size_t length)
     return LK_OK;
 }
 
+/* Copies the name at *at, which may be in double quotes as in a header, and moves *at to its end.
+ * Within quotes a double one stands for one. */
+static void copy_name(char *out, const char **at)
+{
+    const char *from   = *at;
+    const bool  quoted = *from == '"';
+    for (from += quoted; *from != '\0' && (quoted || *from != ','); from++) {
+        if (quoted && *from == '"' && *++from != '"')
+            break;
+        *out++ = *from;
+    }
+    *out = '\0';
+    *at  = from;
+}
+
+static lk_status mark_names(lki_table *table, const char *target, char *name)
+{
+    for (;; target++) {
+        copy_name(name, &target);
+        LK_TRY(mark_target(table, name));
+        if (*target == '\0')
+            return LK_OK;
+        if (*target != ',')
+            return lk_fail(LK_EINVAL, "`target`: '%.20s' stands after the quoted name '%.60s'; "
+                                      "write commas between names", target, name);
+    }
+}
+
 static lk_status mark_targets(lki_table *table, const char *target)
 {
-    char names[400];
+    char names[400], *name;
     list_columns(table, names, sizeof names);
     if (target == NULL || *target == '\0')
         return lk_fail(LK_EINVAL, "'%s' is a table: `target` must name the column to predict; "
                                   "there are %s", table->path, names);
     LK_TRY(LKI_NEW(&table->targets, table->column_count, "targets of a table"));
-    for (;;) {
-        size_t length = strcspn(target, ",");
-        LK_TRY(mark_target(table, target, length));
-        if (target[length] == '\0')
-            break;
-        target += length + 1;
-    }
+    LK_TRY(LKI_NEW(&name, strlen(target) + 1, "the name of a column"));
+    lk_status status = mark_names(table, target, name);
+    lki_free(name);
+    LK_TRY(status);
     if (table->target_count == table->column_count)
         return lk_fail(LK_EINVAL, "'%s' has only target columns, and none to predict them from",
                        table->path);
