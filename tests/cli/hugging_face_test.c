@@ -549,9 +549,14 @@ static void what_is_no_model_is_named(void **state)
         { "train --init gpt2 --init gpt2 --data text", "--init stands twice: give one", 2 },
         { "sample gpt2 --tokenizer a --tokenizer b", "--tokenizer stands twice: give one", 2 },
         { "export gpt2 --out none --out none", "--out stands twice: give one, --out DIR", 2 },
+        { "eval early --data text", "there is no checkpoint in 'early'", 1 },
+        { "sample early", "there is no checkpoint in 'early'", 1 },
+        { "export early --out none", "there is no checkpoint in 'early'", 1 },
     };
     static command_result result;
     char                  line[256];
+    shell(&result, state, LOCKSTEP "train " DATA "--init gpt2 --steps 1 --checkpoint early && "
+        "rm -r early/step-*", 0);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         (void)snprintf(line, sizeof line, LOCKSTEP "%s", cases[i].line);
         shell(&result, state, line, cases[i].status);

@@ -104,6 +104,10 @@ static void a_model_of_bytes_needs_no_tokenizer(void **state)
     shell(&result, state, LOCKSTEP "train " SMALL "--data text:text --checkpoint bytes && "
         "mkdir near && cp -r bytes/step-00000002 near/ && cp " OF("gpt2") " near/tokenizer.json "
         "&& " LOCKSTEP "sample near/step-00000002 --tokens 1", 0);
+    shell(&result, state, LOCKSTEP "eval bytes --data text >one && " LOCKSTEP
+        "eval near/step-00000002 --data text >two && diff one two && " LOCKSTEP
+        "export bytes --out plain && " LOCKSTEP "export near/step-00000002 --out copied && "
+        "diff -r plain copied && test ! -e copied/tokenizer.json", 0);
 }
 
 static void bytes_are_not_evaluated_as_other_tokens(void **state)

@@ -14,10 +14,12 @@
 #include "base/float.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "checkpoint/directory.h"
 #include "models/build.h"
 #include "train/loop/draw.h"
 #include "train/loop/sample_text.h"
 #include "train/loop/trained.h"
+#include "train/saves/tokenizer.h"
 
 enum { PART = 64 };
 
@@ -84,6 +86,18 @@ static void generate(sampler *s, uint32_t text)
 
 /* ---- Opening ----------------------------------------------------------------------------- */
 
+/* Opens the tokenizer of the model, unless bytes are its tokens. */
+static lk_status open_text(sampler *s)
+{
+    char        found[LKI_PATH_BYTES];
+    const char *path = lki_trained_tokenizer(&s->trained, s->options->tokenizer, found);
+    if (path == NULL && lki_tokenizer_is_used(&s->trained.options, s->trained.config))
+        return lk_fail(LK_EINVAL, "%s has a vocabulary of %u tokens, which are not bytes, and no "
+                                  "tokenizer.json lies beside it; give `tokenizer` FILE",
+                       s->options->path, s->draw.count);
+    return lki_sample_text_open(&s->text, path, &s->draw.count);
+}
+
 /* Chooses the vocabulary and the window, which need not be longer than the text. */
 static lk_status describe(sampler *s)
 {
@@ -95,7 +109,7 @@ static lk_status describe(sampler *s)
     s->vocabulary = lki_vocabulary(model);
     s->draw       = (lki_draw){ .temperature = o->temperature, .top_k = o->top_k, .seed = o->seed,
                                 .top_p = o->top_p > 0 ? o->top_p : 1, .count = model->classes };
-    LK_TRY(lki_sample_text_open(&s->text, o, &s->draw.count));
+    LK_TRY(open_text(s));
     LK_TRY(lki_sample_text_prompt(&s->text, lki_sample_prompt(o)));
     model->input.dims[0] = lki_min(model->input.dims[0], s->text.count + o->tokens);
     model->logits        = true;

@@ -11,8 +11,6 @@
 #include "checkpoint/directory.h"
 #include "tokenizer/unicode.h"
 
-enum { BYTES = 256 };
-
 /* Writes the path of a file in a directory.  Returns false if the file does not exist. */
 static bool find_file(char out[LKI_PATH_BYTES], const char *folder, const char *name)
 {
@@ -35,20 +33,11 @@ bool lki_sample_text_find(char out[LKI_PATH_BYTES], const char *path)
            find_file(out, folder, "tokenizer.json");
 }
 
-lk_status lki_sample_text_open(lki_sample_text *text, const lk_sample_options *options,
-                               uint32_t *vocabulary)
+lk_status lki_sample_text_open(lki_sample_text *text, const char *path, uint32_t *vocabulary)
 {
-    char        found[LKI_PATH_BYTES];
-    const char *path = options->tokenizer;
-    *text            = (lki_sample_text){ .tokenizer = NULL, .end = -1 };
-    if (path == NULL && *vocabulary == BYTES)
-        return LK_OK;
-    if (path == NULL && lki_sample_text_find(found, options->path))
-        path = found;
+    *text = (lki_sample_text){ .tokenizer = NULL, .end = -1 };
     if (path == NULL)
-        return lk_fail(LK_EINVAL,
-                       "%s has a vocabulary of %u, not of the 256 bytes, and no tokenizer.json "
-                       "lies beside it; give `tokenizer` FILE", options->path, *vocabulary);
+        return LK_OK;
     LK_TRY(lk_tokenizer_open(&text->tokenizer, path));
     *vocabulary = lk_tokenizer_describe(text->tokenizer)->vocabulary;
     text->end   = lk_tokenizer_describe(text->tokenizer)->end;

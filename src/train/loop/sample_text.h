@@ -14,10 +14,9 @@ typedef struct {
     size_t        held_count;
 } lki_sample_text;
 
-/* Opens the tokenizer that the options name.  If they name none and the model's vocabulary is not
- * that of bytes, it is the tokenizer.json beside the weights.  `vocabulary` becomes the number of
- * tokens that may be chosen.  After a failure the caller must still close the text. */
-LK_NODISCARD lk_status lki_sample_text_open(lki_sample_text *text, const lk_sample_options *options,
+/* Opens the tokenizer at `path`; NULL: bytes are tokens.  `vocabulary` becomes the number of tokens
+ * that may be chosen.  After a failure the caller must still close the text. */
+LK_NODISCARD lk_status lki_sample_text_open(lki_sample_text *text, const char *path,
                                             uint32_t *vocabulary);
 void                   lki_sample_text_close(lki_sample_text *text);
 

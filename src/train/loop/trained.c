@@ -17,8 +17,6 @@
 #include "train/saves/base.h"
 #include "train/saves/tokenizer.h"
 
-enum { BYTES = 256 }; /* the tokens of text without a tokenizer */
-
 /* ---- Tensors ----------------------------------------------------------------------------- */
 
 static const lk_tensor *tensor_at(const lki_trained *t, size_t index)
@@ -190,16 +188,18 @@ static lk_status check_tokenizer(const char *path, const char *tokenizer)
                ? lki_tokenizer_match(tokenizer, own) : LK_OK;
 }
 
-/* Checks that the tokenizer that is given, or else the one beside the weights, has the tokens of
- * the model.  A model of bytes needs none. */
-static lk_status check_tokens(const lki_trained *t, const char *tokenizer)
+const char *lki_trained_tokenizer(const lki_trained *t, const char *given,
+                                  char found[LKI_PATH_BYTES])
 {
-    char       found[LKI_PATH_BYTES];
-    const bool needs = t->options.tokens &&
-                       (t->options.classes != BYTES ||
-                        json_is_true(json_object_get(t->config, "tokenizer")));
-    if (tokenizer == NULL && needs && lki_sample_text_find(found, t->path))
-        tokenizer = found;
+    const bool used = t->pretrained || lki_tokenizer_is_used(&t->options, t->config);
+    return given == NULL && used && lki_sample_text_find(found, t->path) ? found : given;
+}
+
+/* Checks that the tokenizer has the tokens of the model. */
+static lk_status check_tokens(const lki_trained *t, const char *given)
+{
+    char        found[LKI_PATH_BYTES];
+    const char *tokenizer = lki_trained_tokenizer(t, given, found);
     return tokenizer == NULL ? LK_OK
                              : lki_tokenizer_fits_run(tokenizer, t->path, &t->options, t->config);
 }

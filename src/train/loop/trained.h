@@ -42,6 +42,10 @@ typedef struct {
 LK_NODISCARD lk_status lki_trained_open(lki_trained *trained, const char *path, uint32_t heads,
                                         const char *adapter, const char *tokenizer);
 
+/* Returns the path of the tokenizer of the model: `given`, or else that of the one beside the
+ * weights, written to `found`.  NULL: there is none, or each byte of a text is a token. */
+const char *lki_trained_tokenizer(const lki_trained *trained, const char *given, char found[4096]);
+
 /* Builds the model of trained->options, which the caller may have changed, and reads its weights or
  * moving means, and its running state.  A gpt may have fewer positions than the file.  With
  * `dtype` LK_BF16, parameters that all blocks accept in bf16 are rounded to it. */

@@ -7,8 +7,7 @@
 #include "base/memory.h"
 #include "data/batch.h"
 #include "train/core/identity.h"
-
-enum { BYTES = 256 };
+#include "train/saves/tokenizer.h"
 
 /* Writes the means and deviations of the run's pixels as a value of `normalize`.  Returns false if
  * it has none. */
@@ -121,16 +120,14 @@ static bool is_text(const char *source)
 static lk_status check_bytes(const lki_trained *t, const lk_evaluate_options *o,
                              const lk_dataset *dataset)
 {
-    const bool encoded = json_is_true(json_object_get(t->config, "tokenizer"));
-    if (!t->options.tokens || !lki_dataset_is_bytes(dataset) ||
-        (t->options.classes == BYTES && !encoded))
+    if (!lki_dataset_is_bytes(dataset) || !lki_tokenizer_is_used(&t->options, t->config))
         return LK_OK;
-    if (encoded)
+    if (json_is_true(json_object_get(t->config, "tokenizer")))
         return lk_fail(LK_EINVAL, "the model of '%s' was trained with a tokenizer, and no "
                                   "tokenizer.json lies beside it; give `tokenizer` FILE", o->path);
-    return lk_fail(LK_EINVAL, "the model of '%s' has %u tokens, not the %d of text without a "
+    return lk_fail(LK_EINVAL, "the model of '%s' has %u tokens, not the 256 of text without a "
                               "tokenizer, and no tokenizer.json lies %s; give `tokenizer` FILE",
-                   o->path, t->options.classes, BYTES, t->pretrained ? "there" : "beside it");
+                   o->path, t->options.classes, t->pretrained ? "there" : "beside it");
 }
 
 /* Opens the validation part of the run's data, or all of other data. */

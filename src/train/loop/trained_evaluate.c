@@ -19,7 +19,6 @@
 #include "tensor/ops.h"
 #include "train/core/identity.h"
 #include "train/loop/loop.h"
-#include "train/loop/sample_text.h"
 #include "train/loop/trained_data.h"
 
 enum { SLICES = 64, BATCH = 8 }; /* for a model without the configuration of a run */
@@ -194,13 +193,11 @@ static lk_status open_evaluation(evaluation *e)
 {
     const lk_evaluate_options *o = e->options;
     char                       found[4096];
-    const char                *tokenizer = o->tokenizer;
     if (o->path == NULL || o->source == NULL)
         return lk_fail(LK_EINVAL, "evaluate: no checkpoint or no data given");
     LK_TRY(lki_trained_open(&e->trained, o->path, o->heads, o->adapter, o->tokenizer));
     LK_TRY(choose_context(e));
-    if (tokenizer == NULL && e->trained.options.tokens && lki_sample_text_find(found, o->path))
-        tokenizer = found;
+    const char *tokenizer = lki_trained_tokenizer(&e->trained, o->tokenizer, found);
     LK_TRY(lki_trained_data_open(&e->dataset, &e->trained, o, tokenizer));
     LK_TRY(open_tokenizer(e, tokenizer));
     e->trained.options.numbers = lk_dataset_describe(e->dataset)->numbers;

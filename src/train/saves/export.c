@@ -44,6 +44,7 @@ typedef struct {
     const lki_hf_family     *family;
     json_t                  *config; /* config.json, or adapter_config.json */
     bool                     adapters; /* only the adapters are written */
+    bool                     copies; /* the small files of the run, or of the folder */
     bool                     kept;   /* `config` is that of the run's first folder, unchanged */
     lk_model                *model;
     const lk_param          *params;
@@ -130,7 +131,7 @@ static lk_status set_tokens(exporter *e)
     lk_tokenizer *tokenizer = NULL;
     int32_t       end       = -1;
     LK_TRY(lki_directory_join(path, e->run, "tokenizer.json"));
-    if (access(path, F_OK) == 0) {
+    if (e->copies && access(path, F_OK) == 0) {
         LK_TRY(lk_tokenizer_open(&tokenizer, path));
         end = lk_tokenizer_describe(tokenizer)->end;
         lk_tokenizer_free(tokenizer);
@@ -140,13 +141,16 @@ static lk_status set_tokens(exporter *e)
     return LK_OK;
 }
 
-/* Checks the tokenizer that is copied. */
-static lk_status check_tokenizer(const exporter *e, const json_t *recorded,
-                                 const lk_model_options *options)
+/* Decides whether files are copied, and checks the tokenizer among them.  A run on bytes that has
+ * kept no folder has none: a tokenizer.json beside it is not its own. */
+static lk_status choose_files(exporter *e, const json_t *recorded, const lk_model_options *options)
 {
     char path[LKI_PATH_BYTES];
+    LK_TRY(lki_directory_join(path, e->run, "config.json"));
+    e->copies = !e->adapters &&
+                (access(path, F_OK) == 0 || lki_tokenizer_is_used(options, recorded));
     LK_TRY(lki_directory_join(path, e->run, "tokenizer.json"));
-    return e->adapters || access(path, F_OK) != 0
+    return !e->copies || access(path, F_OK) != 0
                ? LK_OK : lki_tokenizer_fits_run(path, e->options->path, options, recorded);
 }
 
@@ -287,7 +291,7 @@ static lk_status put_kept(const exporter *e)
 {
     char    from[LKI_PATH_BYTES], to[LKI_PATH_BYTES];
     lki_map content;
-    for (size_t i = 0; !e->adapters && lki_kept_names[i] != NULL; i++) {
+    for (size_t i = 0; e->copies && lki_kept_names[i] != NULL; i++) {
         bool config = strcmp(lki_kept_names[i], "config.json") == 0;
         LK_TRY(lki_directory_join(from, e->run, lki_kept_names[i]));
         LK_TRY(lki_directory_join(to, e->draft, lki_kept_names[i]));
@@ -364,7 +368,7 @@ static lk_status export_folder(exporter *e)
     options.tokens  = true;
     options.classes = options.vocabulary;
     options.input   = (lk_shape){ 1, { options.positions } };
-    LK_TRY(check_tokenizer(e, NULL, &options));
+    LK_TRY(choose_files(e, NULL, &options));
     LK_TRY(lki_folder_open(&e->folder, path));
     LK_TRY(lki_types_list(&e->types, e->folder));
     LK_TRY(make_config(e, model, &options));
@@ -386,7 +390,7 @@ static lk_status export_run(exporter *e)
     if (status == LK_OK)
         status = lki_types_read(&e->types, e->run);
     if (status == LK_OK)
-        status = check_tokenizer(e, config, &options);
+        status = choose_files(e, config, &options);
     if (status == LK_OK)
         status = make_config(e, model, &options);
     if (status == LK_OK)

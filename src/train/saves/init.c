@@ -32,11 +32,14 @@ lk_status lki_is_pretrained(bool *out, const char *path)
     static const char *const configs[]  = { "config.json", LKI_PEFT_FILE, NULL };
     static const char *const weights[]  = { LKI_MODEL_FILE, "model.safetensors.index.json", NULL };
     static const char *const manifest[] = { LKI_MANIFEST_NAME, NULL };
+    static const char *const command[]  = { LK_RUN_COMMAND, NULL };
     bool                     other      = false; /* a run or a checkpoint */
     *out = false;
     if (!lki_is_folder(path))
         return LK_OK;
     LK_TRY(lk_checkpoint_exists(path, &other));
+    if (!other)
+        LK_TRY(has_one(&other, path, command)); /* before its first checkpoint */
     if (!other)
         LK_TRY(has_one(out, path, configs));
     if (other || *out)

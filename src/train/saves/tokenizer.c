@@ -13,6 +13,14 @@
 #include "models/build.h"
 #include "train/saves/types.h"
 
+enum { BYTES = 256 }; /* the tokens of text without a tokenizer */
+
+bool lki_tokenizer_is_used(const lk_model_options *model, const json_t *config)
+{
+    return model->tokens &&
+           (model->classes != BYTES || json_is_true(json_object_get(config, "tokenizer")));
+}
+
 static lk_status write_file(const char *folder, const char *name, const void *data, size_t bytes)
 {
     char path[LKI_PATH_BYTES];

@@ -23,6 +23,10 @@ LK_NODISCARD lk_status lki_tokenizer_check(const lk_train_config *config);
 /* Sets *same to false if a run keeps another configuration of its model than a folder has. */
 LK_NODISCARD lk_status lki_kept_compare(bool *same, const char *folder, const char *run);
 
+/* Returns true if text becomes tokens of a model by a tokenizer, and not byte by byte.  `config` is
+ * the recorded configuration, or NULL. */
+bool                   lki_tokenizer_is_used(const lk_model_options *model, const json_t *config);
+
 /* Checks that the tokenizer in a file has no token that the model at `path` lacks, which has
  * `vocabulary` of them.  If it is not used, it may be of a kind that is not supported. */
 LK_NODISCARD lk_status lki_tokenizer_fits(const char *tokenizer, const char *path,
