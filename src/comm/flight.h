@@ -149,7 +149,8 @@ typedef struct lki_flight lki_flight;
 
 /* Creates DIR if needed, and removes old flight files: those of this host's ranks, and those of
  * ranks that do not exist in this job.  Removes nothing and fails with LK_EIO if one of them is no
- * flight record.  Must be called before the ranks open their files. */
+ * flight record, or another process is writing it.  Must be called before the ranks open their
+ * files. */
 LK_NODISCARD lk_status lki_flight_prepare(const char *directory, lki_roster roster);
 
 LK_NODISCARD lk_status lki_flight_open(lki_flight **out, const char *directory, uint32_t rank,

@@ -185,6 +185,25 @@ static void a_file_of_another_kind_is_kept(void **state)
     assert_int_equal(r.status, 0);
 }
 
+static void records_of_a_running_job_are_kept(void **state)
+{
+    static const char     again[] = MLP "--steps 5 --workers 1 --flight-recorder fl";
+    static job            j;
+    static command_result r;
+    job_start(&j, *state, 2, MLP ENDLESS);
+    job_await_step(&j, HIT_AT);
+    run_command(&r, *state, again);
+    assert_int_equal(r.status, 1);
+    assert_says(r.err, "another run is writing the flight record 'fl/rank-");
+    assert_says(r.err, "give each run its own directory");
+    inspect_flight(*state, &r, "");
+    assert_says(r.out, "2 of 2");
+    job_hit(&j, j.worker[0], SIGKILL);
+    (void)job_wait(&j);
+    run_command(&r, *state, again);
+    assert_int_equal(r.status, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -194,6 +213,7 @@ int main(void)
         cmocka_unit_test(every_worker_mode_writes_records),
         cmocka_unit_test(an_invalid_directory_is_reported_first),
         cmocka_unit_test(a_file_of_another_kind_is_kept),
+        cmocka_unit_test(records_of_a_running_job_are_kept),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

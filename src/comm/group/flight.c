@@ -54,18 +54,37 @@ bool lki_flight_is_rank(const char *name, uint32_t *rank)
            isdigit((unsigned char)name[5]);
 }
 
-/* Returns true if a file is no flight record.  One whose rank was killed at once is empty, or has
- * only zeros. */
-static bool is_other(const char *path)
+/* Returns true if another process of this machine is writing a record. */
+static bool is_being_written(const lki_flight_header *header)
 {
-    uint64_t magic = 0;
-    int      fd    = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return errno != ENOENT;
-    ssize_t bytes = read(fd, &magic, sizeof magic);
-    (void)close(fd);
-    return bytes != 0 && (bytes != (ssize_t)sizeof magic ||
-                          (magic != 0 && magic != LKI_FLIGHT_MAGIC));
+    char boot[40], state;
+    lki_boot_id(boot);
+    return header->seal == lki_flight_header_seal(header) && header->left == 0 &&
+           header->pid != (int32_t)getpid() && boot[0] != '\0' &&
+           strncmp(boot, header->boot, sizeof boot) == 0 && header->process_started != 0 &&
+           lki_process_started(header->pid, &state) == header->process_started && state != 'Z';
+}
+
+/* Fails if a file is no flight record, or one that another run is writing.  One whose rank was
+ * killed at once is empty, or has only zeros. */
+static lk_status check_old(const char *path)
+{
+    lki_flight_header header = { .magic = 0 };
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT)
+        return LK_OK;
+    ssize_t bytes = fd < 0 ? -1 : read(fd, &header, sizeof header);
+    if (fd >= 0)
+        (void)close(fd);
+    if (bytes != 0 && (bytes < (ssize_t)sizeof header.magic ||
+                       (header.magic != 0 && header.magic != LKI_FLIGHT_MAGIC)))
+        return lk_fail(LK_EIO, "'%s' is a file of another kind, and would be overwritten by a "
+                               "flight record: give another directory, or remove it", path);
+    if (bytes == (ssize_t)sizeof header && is_being_written(&header))
+        return lk_fail(LK_EIO, "another run is writing the flight record '%s': rank %u, process "
+                               "%d; give each run its own directory", path, header.rank,
+                       header.pid);
+    return LK_OK;
 }
 
 /* Looks at the old records that a job replaces, and removes them if `removes` is true. */
@@ -81,9 +100,8 @@ static lk_status visit_records(DIR *folder, const char *directory, lki_roster ro
             continue;
         if (removes)
             (void)unlink(path);
-        else if (is_other(path))
-            return lk_fail(LK_EIO, "'%s' is a file of another kind, and would be overwritten by a "
-                                   "flight record: give another directory, or remove it", path);
+        else
+            LK_TRY(check_old(path));
     }
     return LK_OK;
 }
