@@ -9,8 +9,9 @@
  *            that can write it knows that the sums of all ranks are complete.  So one rank's mark
  *            is enough to decide that this step will be completed.
  *   a stamp  for each block of elements (a span): the last complete stage of a step.
- *   entries  an undo log, one for each thread: the span that the thread is changing, how many
- *            elements are done, and the old values of the current piece.
+ *   entries  an undo log, one for each thread that changes a span: that span, how many elements are
+ *            done, and the old values of the current piece.  Every rank has the same number of
+ *            entries, because ranks may have different numbers of threads.
  *   places   the offset of each span's sum, which stays in the memory of the span's owner.
  *
  * If no rank has marked a step, only gradients have been written, and the step is computed again.
@@ -42,7 +43,8 @@
  * Running state is staged beside the old values, stamped and then copied.  The copy can be
  * repeated.
  *
- * Cost: a copy, in cache, of the values that a span's update reads, and 24 KiB for each thread.
+ * Cost: a copy, in cache, of the values that a span's update reads, and 24 KiB for each thread of a
+ * rank, up to LKI_ENTRIES.  Memory for entries that no thread uses is reserved but not allocated.
  * Without options.survives there is no ledger.
  */
 #ifndef LKI_PARALLEL_LEDGER_H
@@ -85,6 +87,8 @@ enum { LKI_ENTRY_VALUES = LK_OPTIMIZER_STATES_MAX, LKI_ENTRY_SUMS, LKI_ENTRY_PAR
 
 enum { LKI_PIECE = 1024 }; /* elements of a span that are changed at a time */
 
+enum { LKI_ENTRIES = 16 }; /* spans that a rank changes at a time; more threads wait */
+
 typedef struct {
     alignas(64) _Atomic uint64_t span; /* 1 + number of the span that is being changed; 0: none */
     /* elements done << 32 | elements that may be partly changed (torn) */
@@ -108,7 +112,6 @@ typedef struct {
     bool               kept;  /* false: there is no ledger, and everything here is empty */
     uint32_t           seats; /* maximum number of ranks in the run */
     uint32_t           here;  /* maximum number of ranks on one host */
-    uint32_t           threads;
     lki_deal           dealt; /* the owners when the run began, if hosts store shards */
     /* with ranges: maximum number of buffers that the ranks of a host need */
     size_t             neighbours;
@@ -122,7 +125,7 @@ typedef struct {
 
     /* The fields below are in the model's arena. */
     lki_mark         *marks;        /* [seats] */
-    lki_entry        *entries;      /* [seats][threads] */
+    lki_entry        *entries;      /* [seats][LKI_ENTRIES] */
     _Atomic uint64_t *stamps;       /* [span_count] */
     uint64_t         *begun; /* [span_count]: elements that a dead rank finished after the stamp */
     uint64_t         *hashes;       /* [span_count]: see lk_parallel.hashes */
@@ -131,12 +134,12 @@ typedef struct {
     _Atomic uint64_t *state_stamps; /* [seats]: 1 + the last step that each owner has staged */
     float            *staged;       /* the new running state, and its moving average */
 
-    lki_hold *holds; /* [threads]: whether each of this rank's entries is in use */
+    lki_hold holds[LKI_ENTRIES]; /* whether each of this rank's entries is in use */
 } lki_ledger;
 
 typedef struct lki_durable lki_durable; /* durable.h */
 
-/* Reads the options and sets parallel->durable.  Without options->exec one thread is assumed. */
+/* Reads the options and sets parallel->durable. */
 LK_NODISCARD lk_status lki_ledger_describe(lk_parallel *parallel,
                                            const lk_parallel_options *options);
 

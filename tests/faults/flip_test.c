@@ -50,13 +50,14 @@ static void flip(float *value)
     flipped = true;
 }
 
-/* Flips a bit in the first row of the first weight. */
+/* Flips a bit in the first row of the first weight, which follows the identity of the layout and
+ * the state of the first pack. */
 static void flip_packs(const lk_parallel *parallel)
 {
     lk_arena *packs = lki_comm_arena_named(parallel->comm, "packs");
     LK_ASSERT(packs != NULL);
     for (uint32_t i = 0; i < 8; i++)
-        flip((float *)(void *)((char *)lk_arena_data(packs) + 64) + i);
+        flip((float *)(void *)((char *)lk_arena_data(packs) + 128) + i);
 }
 
 void __wrap_lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term)

@@ -240,6 +240,30 @@ static void workers_may_be_killed_during_speculation(void **state)
     }
 }
 
+/* Starts workers with different numbers of threads, and a new one with another number in place of
+ * one that is killed. */
+static void workers_may_have_other_threads(void **state)
+{
+    static const char *const strategies[] = { "ddp", "zero2" };
+    static command_result    r;
+    static job               j;
+    char                     wanted[65], line[1024];
+    undisturbed(*state, MLP, LONGER, wanted);
+    for (uint32_t i = 0; i < 2; i++) {
+        (void)snprintf(line, sizeof line, "rm -f began.*; echo '"
+                       "if [ -e began.$RANK ]; then T=1; else : >began.$RANK; T=$((RANK + 1)); fi; "
+                       "exec " LK_TEST_COMMAND " " MLP GOES_ON "--steps %d --log pipe --threads $T "
+                       "--strategy %s' >start.sh", LONGER, strategies[i]);
+        (void)run_shell(&r, *state, line);
+        assert_int_equal(r.status, 0);
+        job_begin(&j, *state, 3, "run --workers 3 " GOES_ON "--restart=5 -- sh start.sh");
+        job_hit(&j, j.worker[2], SIGKILL);
+        await_word_reading(&j, " enters after step ");
+        (void)job_wait(&j);
+        assert_undisturbed(&j, wanted);
+    }
+}
+
 /* ---- Ends of a run -------------------------------------------------------------------------- */
 
 /* Kills rank 0 while standard output is a full pipe, so that rank 0 cannot print the weights.
@@ -485,6 +509,7 @@ int main(void)
         cmocka_unit_test_setup(lost_workers_are_replaced, begin_afresh),
         cmocka_unit_test_setup(too_few_workers_save_and_end, begin_afresh),
         cmocka_unit_test_setup(injected_faults_do_not_change_the_weights, begin_afresh),
+        cmocka_unit_test_setup(workers_may_have_other_threads, begin_afresh),
         cmocka_unit_test_setup(workers_may_be_killed_during_speculation, begin_afresh),
         cmocka_unit_test_setup(unsupported_options_are_refused, begin_afresh),
         cmocka_unit_test_setup(failures_of_all_ranks_end_the_run, begin_afresh),

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/hint.h"
 #include "base/memory.h"
 #include "comm/worker.h"
 #include "parallel/durable.h"
@@ -48,7 +49,6 @@ lk_status lki_ledger_describe(lk_parallel *parallel, const lk_parallel_options *
                        parallel->ops->name);
     uint32_t world  = parallel->comm == NULL ? 0 : lki_comm_world(parallel->comm);
     ledger->seats   = (uint32_t)lki_max(parallel->ranks, lki_min(world, options->virtual_workers));
-    ledger->threads = options->exec != NULL ? lk_exec_threads(options->exec) : 1;
     return find_widest(parallel, world);
 }
 
@@ -78,14 +78,12 @@ lk_status lki_ledger_arena(lk_parallel *parallel, lki_ledger_arenas which, size_
 
 static lk_status ledger_open(lk_parallel *parallel)
 {
-    lki_ledger *ledger = &parallel->ledger;
-    parallel->owned.hashes = ledger->hashes;
-    return LKI_NEW(&ledger->holds, ledger->threads, "entries of an undo log");
+    parallel->owned.hashes = parallel->ledger.hashes;
+    return LK_OK;
 }
 
 static void ledger_close(lk_parallel *parallel)
 {
-    lki_free(parallel->ledger.holds);
     lki_free(parallel->ledger.dealt.owners);
     lki_free(parallel->ledger.round_buffers);
     parallel->owned.hashes = NULL;
@@ -104,7 +102,7 @@ static size_t ledger_lay_out(lk_parallel *parallel, char *base, size_t at)
     size_t      spans = parallel->layout->span_count;
 
     l->marks        = carve(base, &at, l->seats, sizeof *l->marks);
-    l->entries      = carve(base, &at, (size_t)l->seats * l->threads, sizeof *l->entries);
+    l->entries      = carve(base, &at, (size_t)l->seats * LKI_ENTRIES, sizeof *l->entries);
     l->stamps       = carve(base, &at, spans, sizeof *l->stamps);
     l->begun        = carve(base, &at, spans, sizeof *l->begun);
     l->hashes       = carve(base, &at, spans, sizeof *l->hashes);
@@ -161,18 +159,15 @@ static void mark(lk_parallel *parallel, const lki_tally *tally)
     atomic_store(&mine->turns[steps & 1].steps, steps);
 }
 
-/* Returns a free entry.  There are as many entries as threads that may change spans at the same
- * time. */
+/* Returns a free entry.  Waits for one if more threads change spans than there are entries. */
 static lki_entry *free_entry(lk_parallel *parallel)
 {
     lki_ledger *ledger = &parallel->ledger;
     uint32_t    i      = 0;
 
-    while (atomic_exchange(&ledger->holds[i].held, true)) {
-        i++;
-        LK_ASSERT(i < ledger->threads);
-    }
-    return &ledger->entries[(size_t)parallel->rank * ledger->threads + i];
+    for (; atomic_exchange(&ledger->holds[i].held, true); i = (i + 1) % LKI_ENTRIES)
+        lki_relax();
+    return &ledger->entries[(size_t)parallel->rank * LKI_ENTRIES + i];
 }
 
 /* Finds the parts of a span that a stage changes.  Unchanged parts are set to NULL. */
@@ -234,7 +229,7 @@ static void end_span(lk_parallel *parallel, size_t index, lki_entry *entry)
     say(&ledger->stamps[index], entry->stamp);
     ledger->begun[index] = 0;
     say(&entry->span, 0);
-    lki_hold *mine = &ledger->holds[(size_t)(entry - ledger->entries) % ledger->threads];
+    lki_hold *mine = &ledger->holds[(size_t)(entry - ledger->entries) % LKI_ENTRIES];
     atomic_store(&mine->held, false);
 }
 
@@ -354,6 +349,6 @@ static void undo(lk_parallel *parallel, lki_entry *entry)
 void lki_ledger_undo(lk_parallel *parallel)
 {
     const lki_ledger *ledger = &parallel->ledger;
-    for (size_t i = 0; i < (size_t)ledger->seats * ledger->threads; i++)
+    for (size_t i = 0; i < (size_t)ledger->seats * LKI_ENTRIES; i++)
         undo(parallel, &ledger->entries[i]);
 }
