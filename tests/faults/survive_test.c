@@ -240,27 +240,59 @@ static void workers_may_be_killed_during_speculation(void **state)
     }
 }
 
+/* Starts a job of `lockstep run` whose workers have the options `first`, and new workers in the
+ * place of lost ones the options `later`.  Kills a worker. */
+static void begin_and_hit(job *j, const char *folder, const char *first, const char *later)
+{
+    static command_result r;
+    char                  line[1024];
+    (void)snprintf(line, sizeof line, "rm -f began.*; echo '"
+                   "if [ -e began.$RANK ]; then O=\"%s\"; else : >began.$RANK; O=\"%s\"; fi; "
+                   "exec " LK_TEST_COMMAND " " MLP GOES_ON "--steps %d --log pipe $O' >start.sh",
+                   later, first, LONGER);
+    (void)run_shell(&r, folder, line);
+    assert_int_equal(r.status, 0);
+    job_begin(j, folder, 3, "run --workers 3 " GOES_ON "--restart=5 -- sh start.sh");
+    job_hit(j, j->worker[2], SIGKILL);
+}
+
 /* Starts workers with different numbers of threads, and a new one with another number in place of
  * one that is killed. */
 static void workers_may_have_other_threads(void **state)
 {
     static const char *const strategies[] = { "ddp", "zero2" };
-    static command_result    r;
     static job               j;
-    char                     wanted[65], line[1024];
+    char                     wanted[65], first[64], later[64];
     undisturbed(*state, MLP, LONGER, wanted);
     for (uint32_t i = 0; i < 2; i++) {
-        (void)snprintf(line, sizeof line, "rm -f began.*; echo '"
-                       "if [ -e began.$RANK ]; then T=1; else : >began.$RANK; T=$((RANK + 1)); fi; "
-                       "exec " LK_TEST_COMMAND " " MLP GOES_ON "--steps %d --log pipe --threads $T "
-                       "--strategy %s' >start.sh", LONGER, strategies[i]);
-        (void)run_shell(&r, *state, line);
-        assert_int_equal(r.status, 0);
-        job_begin(&j, *state, 3, "run --workers 3 " GOES_ON "--restart=5 -- sh start.sh");
-        job_hit(&j, j.worker[2], SIGKILL);
+        (void)snprintf(first, sizeof first, "--threads $((RANK + 1)) --strategy %s", strategies[i]);
+        (void)snprintf(later, sizeof later, "--threads 1 --strategy %s", strategies[i]);
+        begin_and_hit(&j, *state, first, later);
         await_word_reading(&j, " enters after step ");
         (void)job_wait(&j);
         assert_undisturbed(&j, wanted);
+    }
+}
+
+/* The others continue without a worker whose options would change the result. */
+static void a_worker_with_other_options_is_not_let_in(void **state)
+{
+    static const struct {
+        const char *first, *later, *says;
+    } cases[] = {
+        { "", "--label-smoothing 0.2", "another value of --label-smoothing than the run" },
+        { "", "--bucket-mb 0.01", "another value of --bucket-mb than the run" },
+        { "--strategy zero1", "--strategy zero2", "another value of --strategy than the run" },
+    };
+    static job j;
+    char       wanted[65];
+    undisturbed(*state, MLP, LONGER, wanted);
+    for (size_t i = 0; i < (lki_brief() ? 1 : sizeof cases / sizeof cases[0]); i++) {
+        begin_and_hit(&j, *state, cases[i].first, cases[i].later);
+        await_word_reading(&j, cases[i].says);
+        (void)job_wait(&j);
+        assert_undisturbed(&j, wanted);
+        assert_says(j.result.err, ", and is not let in");
     }
 }
 
@@ -510,6 +542,7 @@ int main(void)
         cmocka_unit_test_setup(too_few_workers_save_and_end, begin_afresh),
         cmocka_unit_test_setup(injected_faults_do_not_change_the_weights, begin_afresh),
         cmocka_unit_test_setup(workers_may_have_other_threads, begin_afresh),
+        cmocka_unit_test_setup(a_worker_with_other_options_is_not_let_in, begin_afresh),
         cmocka_unit_test_setup(workers_may_be_killed_during_speculation, begin_afresh),
         cmocka_unit_test_setup(unsupported_options_are_refused, begin_afresh),
         cmocka_unit_test_setup(failures_of_all_ranks_end_the_run, begin_afresh),

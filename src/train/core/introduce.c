@@ -40,35 +40,43 @@ static const char *host_text(const lki_session *s, uint32_t rank, char text[32])
     return text;
 }
 
-/* Values that must be equal on all ranks; rank 0's are compared with every other rank's. */
-typedef struct {
-    char     data[40]; /* content hash */
-    uint64_t fields[LKI_FIELDS_MAX];
-} common_values;
+void lki_common_of(lki_common *out, const lki_session *s)
+{
+    memset(out, 0, sizeof *out);
+    (void)snprintf(out->data, sizeof out->data, "%s",
+                   lk_dataset_describe(s->dataset)->content_hash);
+    lki_fields_hash(s->config, out->fields);
+}
+
+const lki_field *lki_common_field(const lki_common *one, const lki_common *other)
+{
+    for (const lki_field *f = lki_fields; f->name != NULL; f++)
+        if (one->fields[f - lki_fields] != other->fields[f - lki_fields])
+            return f;
+    return NULL;
+}
 
 /* Fails if a rank's options differ from the options of rank 0.  The message names the first
  * differing option. */
-static lk_status compare_fields(const lki_session *s, const common_values *first,
-                                const common_values *other, uint32_t rank)
+static lk_status compare_fields(const lki_session *s, const lki_common *first,
+                                const lki_common *other, uint32_t rank)
 {
-    char text[32];
-    for (const lki_field *f = lki_fields; f->name != NULL; f++)
-        if (first->fields[f - lki_fields] != other->fields[f - lki_fields])
-            return lk_fail(LK_EMISMATCH,
-                           "ranks 0 and %u%s have different values of `%s`: all need the same "
-                           "options", rank, host_text(s, rank, text), f->path);
-    return LK_OK;
+    char             text[32];
+    const lki_field *field = lki_common_field(first, other);
+    return field == NULL
+               ? LK_OK
+               : lk_fail(LK_EMISMATCH,
+                         "ranks 0 and %u%s have different values of `%s`: all need the same "
+                         "options", rank, host_text(s, rank, text), field->path);
 }
 
 /* Compares every rank's data and options with those of rank 0.  The data can differ if a file was
  * edited while workers started. */
 lk_status lki_verify_same_start(lki_session *s)
 {
-    common_values mine = { .data = "" }, *all = NULL;
-    lk_status     status;
-    (void)snprintf(mine.data, sizeof mine.data, "%s",
-                   lk_dataset_describe(s->dataset)->content_hash);
-    lki_fields_hash(s->config, mine.fields);
+    lki_common mine, *all = NULL;
+    lk_status  status;
+    lki_common_of(&mine, s);
     LK_TRY(LKI_NEW(&all, s->ranks, "values to compare"));
     status = lk_all_gather(s->comm, &mine, all, sizeof mine);
     for (uint32_t r = 1; status == LK_OK && r < s->ranks; r++) {

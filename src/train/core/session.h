@@ -13,6 +13,7 @@
 #include "train/core/joint.h"
 #include "train/core/journal.h"
 #include "train/core/stopping.h"
+#include "train/options.h"
 
 typedef struct lki_observer lki_observer; /* observe/observe.c */
 typedef struct lki_pace     lki_pace;     /* observe/pace.c */
@@ -166,6 +167,17 @@ LK_NODISCARD lk_status lki_set_affinity(lki_session *s);
 LK_NODISCARD lk_status lki_share_packs(lki_session *s);
 
 /* ---- Introductions (introduce.c) --------------------------------------------------------- */
+
+/* Values that must be equal on all ranks. */
+typedef struct {
+    char     data[40]; /* content hash */
+    uint64_t fields[LKI_FIELDS_MAX];
+} lki_common;
+
+void                    lki_common_of(lki_common *out, const lki_session *session);
+
+/* Returns the first field in which the options of two ranks differ, or NULL. */
+const lki_field        *lki_common_field(const lki_common *one, const lki_common *other);
 
 /* Fails if ranks have different data, for example because a file was edited while workers started,
  * or different values of an option that must be equal (train/options.def).  Collective. */

@@ -6,8 +6,8 @@
  * state that is not in an arena, because each rank has computed it step by step.
  *
  * Before the process has entered, its failures do not affect other ranks.  All ranks check that it
- * has the data of the run before it receives anything.  If its data differ, they dissolve
- * the communicator and form one without it.
+ * has the data and the options of the run before it receives anything.  If they differ, the ranks
+ * dissolve the communicator and form one without it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -85,20 +85,27 @@ lk_status lki_welcome(lki_session *s, lk_comm *comm)
     return LK_OK;
 }
 
-/* Finds the first rank whose data differ from rank 0's.  *odd becomes that rank, or the number of
- * ranks if there is none.  *mine becomes true if this rank's data differ. */
-static lk_status find_odd_data(const lki_session *s, lk_comm *comm, uint32_t *odd, bool *mine)
-{
-    enum { HASH_BYTES = sizeof((lk_dataset_info *)NULL)->content_hash };
-    const char *hash = lk_dataset_describe(s->dataset)->content_hash;
-    char (*all)[HASH_BYTES];
+/* A rank that has other data or options than rank 0, which is a member. */
+typedef struct {
+    uint32_t         rank;  /* the number of ranks: there is none */
+    const lki_field *field; /* NULL: its data differ */
+    bool             mine;  /* this rank's differ, too */
+} odd_one;
 
-    LK_TRY(LKI_NEW(&all, lk_comm_size(comm), "hashes of data"));
-    lk_status status = lk_all_gather(comm, hash, all, HASH_BYTES);
-    *odd             = 0;
-    *mine            = memcmp(hash, all[0], HASH_BYTES) != 0;
-    while (*odd < lk_comm_size(comm) && memcmp(all[*odd], all[0], HASH_BYTES) == 0)
-        ++*odd;
+static lk_status find_odd(const lki_session *s, lk_comm *comm, odd_one *odd)
+{
+    lki_common mine, *all;
+    lki_common_of(&mine, s);
+    *odd = (odd_one){ .rank = lk_comm_size(comm) };
+    LK_TRY(LKI_NEW(&all, odd->rank, "values to compare"));
+    lk_status status = lk_all_gather(comm, &mine, all, sizeof mine);
+    for (uint32_t r = odd->rank; status == LK_OK && r-- > 1;)
+        if (memcmp(&all[r], &all[0], sizeof mine) != 0)
+            odd->rank = r;
+    if (status == LK_OK && odd->rank < lk_comm_size(comm)) {
+        odd->field = lki_common_field(&all[0], &all[odd->rank]);
+        odd->mine  = memcmp(&mine, &all[0], sizeof mine) != 0;
+    }
     lki_free(all);
     return status;
 }
@@ -123,24 +130,27 @@ static lk_status check_parts(const lki_session *s, lk_comm *comm)
 
 lk_status lki_check_entrants(const lki_session *s, lk_comm *comm)
 {
-    char     who[LKI_WHO_BYTES], why[LKI_WHY_BYTES];
-    uint32_t odd;
-    bool     mine;
+    char    who[LKI_WHO_BYTES], why[LKI_WHY_BYTES];
+    odd_one odd;
 
     if (lk_comm_entered(comm) == 0)
         return LK_OK;
     LK_TRY(check_parts(s, comm));
-    LK_TRY(find_odd_data(s, comm, &odd, &mine));
-    if (odd == lk_comm_size(comm))
+    LK_TRY(find_odd(s, comm, &odd));
+    if (odd.rank == lk_comm_size(comm))
         return LK_OK;
-    lki_comm_who(comm, odd, who);
-    (void)snprintf(why, sizeof why, "%s has other data than the run, and is not let in", who);
-    lk_status status = lki_comm_dissolve(comm, lk_comm_world_rank(comm, odd), why);
-    return !mine ? status
-                 : lk_fail(LK_EMISMATCH,
-                           "the data in '%s' are not those of the run, which "
-                           "continues without this worker",
-                           s->config->data.source);
+    lki_comm_who(comm, odd.rank, who);
+    (void)snprintf(why, sizeof why, "%s has %s%s%s than the run, and is not let in", who,
+                   odd.field != NULL ? "another value of `" : "other data",
+                   odd.field != NULL ? odd.field->path : "", odd.field != NULL ? "`" : "");
+    lk_status status = lki_comm_dissolve(comm, lk_comm_world_rank(comm, odd.rank), why);
+    if (!odd.mine)
+        return status;
+    return odd.field != NULL
+               ? lk_fail(LK_EMISMATCH, "`%s` has another value than in the run, which continues "
+                                       "without this worker", odd.field->path)
+               : lk_fail(LK_EMISMATCH, "the data in '%s' are not those of the run, which "
+                                       "continues without this worker", s->config->data.source);
 }
 
 /* Enters the communicator and takes over its state, except state that depends on this rank's
