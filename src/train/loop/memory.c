@@ -226,7 +226,8 @@ static lk_status agree(const lki_session *s, uint32_t *fitting)
     return status;
 }
 
-lk_status lki_session_joint(lki_session *s)
+/* Sets *fitting to the sizes of turns that fit on all hosts if they have this one's memory. */
+static lk_status find_fitting(const lki_session *s, uint32_t *fitting)
 {
     lki_run_shape run = {
         .config    = s->config,
@@ -235,16 +236,24 @@ lk_status lki_session_joint(lki_session *s)
         .evaluates = lk_dataset_describe(s->dataset)->validation_count > 0,
         .hosts     = lk_comm_hosts(s->comm),
     };
-    uint32_t *sizes = NULL, fitting = 1;
+    uint32_t *sizes = NULL;
 
+    *fitting = 1;
     if (lki_joint_most(s->config, s->model, s->exec) == 1)
         return LK_OK;
     LK_TRY(LKI_NEW(&sizes, run.hosts, "hosts"));
     for (uint32_t h = 0; h < run.hosts; h++)
         sizes[h] = lk_comm_local_size(s->comm, h);
     run.sizes = sizes;
-    fitting   = lki_joint_fitting(&run);
+    *fitting  = lki_joint_fitting(&run);
     lki_free(sizes);
+    return LK_OK;
+}
+
+lk_status lki_session_joint(lki_session *s)
+{
+    uint32_t fitting;
+    LK_TRY(find_fitting(s, &fitting));
     LK_TRY(agree(s, &fitting));
     s->joint = lki_joint_largest(fitting);
     return LK_OK;
