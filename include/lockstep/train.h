@@ -183,7 +183,8 @@ typedef struct {
 
     /* Called on rank 0 before the first step, when no other run can use the files of this one: the
      * checkpoint directory, which is there, and the log.  A program may keep a record of the run
-     * there.  If ranks are lost before the first step, the function may be called again. */
+     * there.  If ranks are lost before the first step, the function may be called again.  Not
+     * called if all steps have been made before. */
     void (*begun)(void *context);
     void *begun_context;
 } lk_train_calls;
