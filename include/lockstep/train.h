@@ -112,6 +112,8 @@ typedef struct {
     bool        resume, resume_required; /* --resume=auto sets resume only, --resume sets both */
     int64_t     resume_step;             /* step of the checkpoint; -1 = newest */
     bool        changed_data; /* resumes with other data than the checkpoint's */
+    bool        same_bits;    /* resumes only with the rules and the precision of the checkpoint,
+                               * though a run may change them */
 } lk_train_checkpoint;
 
 /* Limits that may end a run before its last step.  The run then does its final evaluation and
