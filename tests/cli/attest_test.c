@@ -89,6 +89,9 @@ static void options_that_a_resume_may_change_are_compared(void **state)
     find(EDIT("changed/command.json", "d['options'].pop('kernels'); "
               "d['options']['warmup'] = '3'") LOCKSTEP "attest changed",
          "was made with the default (0; one-cycle: 0.3 of the steps); restore");
+    find("cp -r run labelled; sed '/\"step\": 3,/s/}$/, \"label\": \"timed\"}/' run.jsonl "
+         ">labelled/log.jsonl; " LOCKSTEP "attest labelled --out changed.json",
+         "labelled/log.jsonl' is of a run that is labelled timed, so nobody could replay it");
     find("test -e changed.json", "");
 }
 
