@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 
     LK_ASSERT(mine != NULL);
     stored = json_loadb((const char *)data, bytes, JSON_REJECT_DUPLICATES, NULL);
-    if (stored != NULL && lki_config_compare(stored, mine) == LK_OK) {
+    if (stored != NULL && lki_config_compare(stored, mine, LKI_COMPARE_RESUMED) == LK_OK) {
         const char *name;
         json_object_foreach(mine, name, key)
             same += json_object_get(stored, name) != NULL || strcmp(name, "precision") == 0;

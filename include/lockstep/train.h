@@ -112,6 +112,8 @@ typedef struct {
     bool        resume, resume_required; /* --resume=auto sets resume only, --resume sets both */
     int64_t     resume_step;             /* step of the checkpoint; -1 = newest */
     bool        changed_data; /* resumes with other data than the checkpoint's */
+    bool        same_bits;    /* resumes only with the rules and the precision of the checkpoint,
+                               * though a run may change them */
 } lk_train_checkpoint;
 
 /* Limits that may end a run before its last step.  The run then does its final evaluation and
@@ -183,7 +185,8 @@ typedef struct {
 
     /* Called on rank 0 before the first step, when no other run can use the files of this one: the
      * checkpoint directory, which is there, and the log.  A program may keep a record of the run
-     * there.  If ranks are lost before the first step, the function may be called again. */
+     * there.  If ranks are lost before the first step, the function may be called again.  Not
+     * called if all steps have been made before. */
     void (*begun)(void *context);
     void *begun_context;
 } lk_train_calls;

@@ -1,6 +1,7 @@
 /* cmd_attest.c -- `lockstep attest`: writes a statement about a run, and has it signed. */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,9 +33,50 @@ static const lki_option table[] = {
     LKI_OPTIONS_END,
 };
 
-/* Checks the recorded options of a run as `resume` would: they must be those of its checkpoints.
- * Prints what contradicts them and returns false; prints a note if they cannot be compared.  Not
- * inlined, because the options are large. */
+/* Returns true if a run that was to end at a step has a checkpoint after it. */
+static bool is_past(const lk_train_config *c)
+{
+    lk_checkpoint *checkpoint;
+    if (c->steps == 0 ||
+        lk_checkpoint_open_manifest(&checkpoint, c->checkpoint.folder, NULL, 0) != LK_OK)
+        return false;
+    const bool past = lk_checkpoint_describe(checkpoint)->step > c->steps;
+    lk_checkpoint_free(checkpoint);
+    return past;
+}
+
+/* Prints why the recorded options of a run are not those of its checkpoints. */
+static void print_contradiction(const lk_train_config *c, const char *run, const char *why)
+{
+    const char *advice = strstr(why, "; resume with the same"); /* of resume */
+    const int   length = (int)(advice != NULL ? advice - why : (ptrdiff_t)strlen(why));
+    if (is_past(c))
+        fprintf(stderr, "lockstep attest: '%s/" LK_RUN_COMMAND "' has --steps %" PRIu64 ", and "
+                        "there are checkpoints of later steps: if the run went back to an earlier "
+                        "one, remove them, or resume it with --resume=%" PRIu64 " and more --steps "
+                        "until it has made them again; else restore --steps\n",
+                run, c->steps, c->steps);
+    else
+        fprintf(stderr, "lockstep attest: '%s/" LK_RUN_COMMAND "' contradicts the run: %.*s; "
+                        "restore what was changed or, if a resume has changed it, resume the run "
+                        "until it writes a checkpoint; else the statement would be false\n", run,
+                length, why);
+}
+
+/* Returns true if a run with these options can be replayed.  Prints why not. */
+static bool can_replay(const lk_train_config *c, const char *run)
+{
+    char text[256];
+    if (lk_train_label(c, text, sizeof text) < LK_LABEL_RECORDED)
+        return true;
+    fprintf(stderr, "lockstep attest: '%s/" LK_RUN_COMMAND "' has the options of a run that is %s, "
+                    "so nobody could replay it from configuration, seed and data\n", run, text);
+    return false;
+}
+
+/* Checks the recorded options of a run almost as `resume` would: they must be those of its newest
+ * checkpoint, also those that a run may change.  Prints what contradicts them and returns false;
+ * prints a note if they cannot be compared.  Not inlined, because the options are large. */
 __attribute__((noinline)) static bool check_record(char **line, int count, const char *run)
 {
     lki_command   command = lki_command_train;
@@ -53,20 +95,20 @@ __attribute__((noinline)) static bool check_record(char **line, int count, const
     c->log                   = NULL; /* nothing is written */
     c->trace                 = NULL;
     c->outputs               = (lk_train_outputs){ .terminal = 0 };
+    c->checkpoint.same_bits  = true;
     lk_status status         = lk_train_check(c);
     char      why[LKI_WORDS_BYTES];
     lki_words(why, sizeof why, lk_error_last()->message);
-    char *advice = strstr(why, "; "); /* of resume */
     if (status == LK_EINVAL)
-        fprintf(stderr, "lockstep attest: '%s/" LK_RUN_COMMAND "' contradicts the run: %.*s; "
-                        "restore what was changed, else the statement would be false\n", run,
-                (int)(advice != NULL ? advice - why : (ptrdiff_t)strlen(why)), why);
+        print_contradiction(c, run, why);
     else if (status != LK_OK)
         fprintf(stderr, "lockstep attest: note: the options of the run were not compared with its "
                         "checkpoints: %s\n", why);
+    if (options.kernels != NULL && strcmp(options.kernels, "onednn") == 0)
+        c->onednn = options.kernels; /* for the label */
     free(options.tokenizer);
     free(options.file.text);
-    return status != LK_EINVAL;
+    return status != LK_EINVAL && can_replay(c, run);
 }
 
 /* Returns true if nothing contradicts the recorded options of a run, or it has none.  Its paths are

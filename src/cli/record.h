@@ -7,8 +7,8 @@
 
 /* Writes the options of a run, given or chosen, to DIR/command.json in its checkpoint directory.
  * Called when the run has locked the directory and its log (lk_train_calls.begun), so that a run
- * that is refused changes no record.  Does nothing without a directory.  Prints a note if the file
- * cannot be written. */
+ * that is refused, or that makes no step, changes no record.  Does nothing without a directory.
+ * Prints a note if the file cannot be written. */
 void lki_record_write(const train_options *options);
 
 /* The variable of the environment that tells workers that their --threads was not given, but suits

@@ -80,14 +80,24 @@ static lk_status check_last(const json_t *root, const lki_run_log *log)
     return LK_OK;
 }
 
+/* Refuses a log whose lines have the label of a run that its configuration does not repeat. */
+static lk_status check_label(const lki_run_log *log)
+{
+    if (strcmp(log->label, "timed") != 0 && strcmp(log->label, "recorded") != 0)
+        return LK_OK;
+    return lk_fail(LK_EINVAL,
+                   "the log '%s' is of a run that is labelled %s, so nobody could replay it from "
+                   "configuration, seed and data", log->path, log->label);
+}
+
 static lk_status add_losses(json_t *root, const char *path)
 {
     lki_run_log *log;
     LK_TRY(lki_run_log_open(&log, path));
     const lki_column *loss   = lki_run_log_column(log, "loss");
     json_t           *losses = json_array();
-    lk_status         status = LK_OK;
-    for (size_t i = 0; i < log->rows && loss != NULL; i++) {
+    lk_status         status = check_label(log);
+    for (size_t i = 0; i < log->rows && loss != NULL && status == LK_OK; i++) {
         if (lki_is_absent(loss->values[i]))
             continue;
         if (log->steps[i] != json_array_size(losses) + 1) {

@@ -115,6 +115,10 @@ static void compare_headers(lki_diff *diff, const lki_run_log *a, const lki_run_
                             bool options)
 {
     compare_data(diff, a->data, b->data);
+    const bool both = a->config != NULL && b->config != NULL;
+    if (both && (a->data[0] == '\0') != (b->data[0] == '\0'))
+        report_origin(diff, "data", a->data[0] != '\0' ? a->data : NULL,
+                      b->data[0] != '\0' ? b->data : NULL);
     if ((a->config == NULL) != (b->config == NULL))
         report_origin(diff, "first line of the log", a->config != NULL ? "present" : NULL,
                       b->config != NULL ? "present" : NULL);

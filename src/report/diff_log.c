@@ -1,7 +1,8 @@
 /* diff_log.c -- finds the first step in which two logs differ.
  *
  * Only columns that are a function of configuration, seed and data are compared, and of these only
- * columns that both logs have, because a log of another version may have more of them.
+ * columns that both logs have, because a log of another version may have more of them.  The losses
+ * of virtual workers are compared, too, where both logs have them.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -71,6 +72,19 @@ static bool has_result(const column_pair *pairs, size_t count, size_t row, bool 
     return false;
 }
 
+/* Returns true if both logs have the losses of virtual workers in these rows, of as many workers,
+ * and they differ. */
+static bool workers_differ(const lki_run_log *a, const lki_run_log *b, size_t row_a, size_t row_b)
+{
+    if (a->lines[row_a].hash == b->lines[row_b].hash)
+        return false;
+    char      *of_a   = lki_run_log_losses(a, row_a), *of_b = lki_run_log_losses(b, row_b);
+    const bool differ = lki_first_of_losses(of_a, of_b) != SIZE_MAX;
+    free(of_a);
+    free(of_b);
+    return differ;
+}
+
 /* Moves *row to the next row, from *row on, that has a value of a shared column. */
 static void skip(const lki_run_log *log, const column_pair *pairs, size_t count, bool of_a,
                  size_t *row)
@@ -100,6 +114,7 @@ static lki_run_log_parting walk(const lki_run_log *a, const lki_run_log *b,
             return p;
         }
         p.compared = true;
+        p.parts    = workers_differ(a, b, p.row_a, p.row_b);
         for (size_t c = 0; c < count && !p.parts; c++)
             p.parts = values_differ(pairs[c].a, pairs[c].a->values[p.row_a],
                                     pairs[c].b->values[p.row_b]);
@@ -199,12 +214,24 @@ static void report_step(lki_diff *diff, const lki_run_log *a, const lki_run_log 
     free(pairs);
 }
 
+/* Returns the last row with a value that can be compared; SIZE_MAX if there is none.  The last line
+ * of a log has a step, too, which may be later. */
+static size_t last_result(const lki_run_log *log)
+{
+    for (size_t row = log->rows; row-- > 0;)
+        for (size_t c = 0; c < log->column_count; c++)
+            if (lki_is_result(log->columns[c].name) && !lki_is_absent(log->columns[c].values[row]))
+                return row;
+    return SIZE_MAX;
+}
+
 /* Describes the end of a log, and what it lacks of the end of the other one. */
 static void end_text(char text[TEXT], const lki_run_log *log, const lki_run_log *other)
 {
-    char step[32] = "no step";
-    if (has_results(log))
-        (void)snprintf(step, sizeof step, "step %" PRIu64, log->steps[log->rows - 1]);
+    char         step[32] = "no step";
+    const size_t row      = last_result(log);
+    if (row != SIZE_MAX)
+        (void)snprintf(step, sizeof step, "step %" PRIu64, log->steps[row]);
     (void)snprintf(text, TEXT, "%s%s%s", step, log->unfinished ? ", then part of a line" : "",
                    log->last == NULL && other->last != NULL
                        ? ", without the last line, which has the hashes"
@@ -222,14 +249,17 @@ static void report_end(lki_diff *diff, const lki_run_log *a, const lki_run_log *
     lki_diff_report(diff, &d);
 }
 
-/* Compares a text of the last lines, such as the hash of the weights. */
+/* Compares a text of the last lines, such as the hash of the weights.  A line that lacks it differs
+ * from one that has it, unless the run has made no hashes, which is null. */
 static void compare_text(lki_diff *diff, const lki_run_log *a, const lki_run_log *b,
                          const char *key)
 {
     const char   *x = json_string_value(json_object_get(a->last, key));
     const char   *y = json_string_value(json_object_get(b->last, key));
     lk_difference d = { .kind = LK_DIFFERENCE_LOG, .step = a->step, .name = key, .a = x, .b = y };
-    if (x != NULL && y != NULL && strcmp(x, y) != 0)
+    const bool hashed = !json_is_null(json_object_get(a->last, "weights")) &&
+                        !json_is_null(json_object_get(b->last, "weights"));
+    if (hashed && (x != NULL || y != NULL) && (x == NULL || y == NULL || strcmp(x, y) != 0))
         lki_diff_report(diff, &d);
 }
 

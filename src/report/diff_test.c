@@ -81,6 +81,12 @@ static void virtual_workers(void **state)
     o = compare_logs("{\"step\": 1, \"grad_norm\": 1}\n" LKT_WORKERS("3ff0000000000000"),
                      "{\"step\": 1, \"grad_norm\": 2}\n");
     assert_string_equal(o.name, "grad_norm");
+    o = compare_logs(LKT_ONE LKT_WORKERS("3ff0000000000000") LKT_TWO,
+                     LKT_ONE LKT_WORKERS("3ff0000000000001") LKT_TWO); /* nothing else differs */
+    assert_int_equal(o.first.step, 1);
+    assert_int_equal(o.first.worker_count, 1);
+    assert_int_equal(o.first.first_worker, 1);
+    assert_true(compare_logs(LKT_ONE LKT_WORKERS("3ff0000000000000"), LKT_ONE).equal);
 }
 
 /* Times, evaluations and saves depend on the machine or on what was asked for. */
@@ -124,6 +130,16 @@ static void without_ends(void **state)
     o = compare_logs(LKT_LOG, LKT_ONE LKT_TWO LKT_THREE "{\"step\": 3, \"weights\": \"aa\", "
                                                         "\"run\": \"cc\"}\n");
     assert_string_equal(o.name, "run");
+    o = compare_logs(LKT_LOG, LKT_ONE LKT_TWO LKT_THREE "{\"step\": 3, \"weights\": \"aa\"}\n");
+    assert_string_equal(o.name, "run");
+    assert_string_equal(o.b, "");
+    assert_true(compare_logs(LKT_LOG, LKT_ONE LKT_TWO LKT_THREE "{\"step\": 3, "
+                                                                "\"weights\": null}\n")
+                    .equal);
+    o = compare_logs(LKT_LOG, LKT_ONE "{\"step\": 3, \"weights\": \"aa\", \"run\": \"bb\"}\n");
+    assert_int_equal(o.first.kind, LK_DIFFERENCE_END);
+    assert_string_equal(o.a, "step 3");
+    assert_string_equal(o.b, "step 1");
     o = compare_logs("{\"step\": 0, \"config\": {\"lr\": 1}}\n" LKT_LOG, LKT_LOG);
     assert_int_equal(o.first.kind, LK_DIFFERENCE_CONFIG);
     assert_string_equal(o.name, "first line of the log");
@@ -165,6 +181,10 @@ static void configurations(void **state)
     assert_string_equal(o.name, "data");
     assert_string_equal(o.b, "cd");
     assert_int_equal(o.kinds[LK_DIFFERENCE_CONFIG], 2);
+    o = compare_logs("{\"step\": 0, \"data\": \"ab\", \"config\": {\"lr\": 1}}\n" LKT_LOG,
+                     "{\"step\": 0, \"config\": {\"lr\": 1}}\n" LKT_LOG);
+    assert_string_equal(o.name, "data");
+    assert_string_equal(o.b, "");
     o = compare_logs(HEADER("0.1") "{\"step\": 1, \"groups\": 2, \"error_norms\": [1, 2]}\n",
                      HEADER("0.1") "{\"step\": 1, \"groups\": 2, \"error_norms\": [1, 3]}\n");
     assert_string_equal(o.name, "error_norms[1]");

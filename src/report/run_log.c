@@ -58,8 +58,8 @@ static lk_status grow_rows(lki_run_log *log)
     uint64_t *steps = realloc(log->steps, capacity * sizeof *steps);
     if (steps == NULL)
         return lk_fail(LK_ENOMEM, "%zu rows of the log '%s'", capacity, log->path);
-    log->steps      = steps;
-    uint64_t *lines = realloc(log->lines, capacity * sizeof *lines);
+    log->steps             = steps;
+    lki_losses_line *lines = realloc(log->lines, capacity * sizeof *lines);
     if (lines == NULL)
         return lk_fail(LK_ENOMEM, "%zu rows of the log '%s'", capacity, log->path);
     log->lines = lines;
@@ -123,6 +123,15 @@ static lk_status set_value(lki_run_log *log, const char *name, double value)
 
 /* ---- Losses of virtual workers -------------------------------------------------------------- */
 
+/* Returns a hash of a text (FNV-1a). */
+static uint64_t hash_of(const json_t *text)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (const char *at = json_string_value(text); *at != '\0'; at++)
+        hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
 /* Reads the line of a log at an offset. */
 static json_t *line_at(const char *path, uint64_t offset)
 {
@@ -141,9 +150,9 @@ static json_t *line_at(const char *path, uint64_t offset)
 
 char *lki_run_log_losses(const lki_run_log *log, size_t row)
 {
-    if (row >= log->rows || log->lines[row] == UINT64_MAX)
+    if (row >= log->rows || log->lines[row].at == UINT64_MAX)
         return NULL;
-    json_t     *line   = line_at(log->path, log->lines[row]);
+    json_t     *line   = line_at(log->path, log->lines[row].at);
     const char *losses = json_string_value(json_object_get(line, LOSSES));
     const json_int_t step = json_integer_value(json_object_get(line, "step"));
     char *copy = NULL;
@@ -196,7 +205,7 @@ static lk_status begin_row(lki_run_log *log, uint64_t step)
     if (log->rows > 0 && log->steps[log->rows - 1] == step)
         return LK_OK;
     LK_TRY(grow_rows(log));
-    log->lines[log->rows]   = UINT64_MAX;
+    log->lines[log->rows]   = (lki_losses_line){ .at = UINT64_MAX };
     log->steps[log->rows++] = step;
     for (size_t c = 0; c < log->column_count; c++)
         log->columns[c].values[log->rows - 1] = lki_absent();
@@ -259,7 +268,7 @@ static lk_status add_numbers(lki_run_log *log, json_t *line)
     const char *key;
     json_t     *value;
     if (json_object_get(line, "loss") != NULL) /* also if it repeats the step */
-        log->lines[log->rows - 1] = UINT64_MAX;
+        log->lines[log->rows - 1] = (lki_losses_line){ .at = UINT64_MAX };
     json_object_foreach(line, key, value)
     {
         double exact;
@@ -274,7 +283,7 @@ static lk_status add_numbers(lki_run_log *log, json_t *line)
             LK_TRY(set_value(log, name, exact));
             log->has_bits = true;
         } else if (strcmp(key, LOSSES) == 0 && json_is_string(value)) {
-            log->lines[log->rows - 1] = log->offset;
+            log->lines[log->rows - 1] = (lki_losses_line){ log->offset, hash_of(value) };
         } else if (strcmp(key, "label") == 0 && json_is_string(value)) {
             (void)snprintf(log->label, sizeof log->label, "%s", json_string_value(value));
         } else if (json_is_number(value) || json_is_null(value)) {

@@ -29,11 +29,16 @@ typedef struct {
     json_t  *line;
 } lki_run_log_event;
 
+/* The place of the line of a row that has virtual_losses (UINT64_MAX: the log has none), and a hash
+ * of these losses. */
+typedef struct {
+    uint64_t at, hash;
+} lki_losses_line;
+
 typedef struct {
     char              *path;
     uint64_t          *steps; /* by row, ascending */
-    uint64_t          *lines; /* by row: where its line with virtual_losses begins; UINT64_MAX: the
-                               * log has none */
+    lki_losses_line   *lines; /* by row */
     lki_column        *columns;
     lki_run_log_event *events;
     json_t            *config;    /* configuration of the run; NULL: the log has none */

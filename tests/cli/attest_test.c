@@ -69,6 +69,60 @@ static void options_that_contradict_the_run_are_refused(void **state)
          "the run in 'begun' has no checkpoint yet, so there is nothing to attest");
 }
 
+/* Options that a run may change when it is resumed, before it has written a checkpoint since. */
+static void options_that_a_resume_may_change_are_compared(void **state)
+{
+    (void)state;
+    find("cp -r run changed; " EDIT("changed/command.json", "d['options']['precision'] = 'bf16'")
+         LOCKSTEP "attest changed --out changed.json",
+         "--precision is \"bf16\", but the checkpoint was made with \"fp32\"; restore what was "
+         "changed or, if a resume has changed it, resume the run until it writes a checkpoint");
+    find(EDIT("changed/command.json", "d['options'].pop('precision'); "
+              "d['options']['grad-comm-dtype'] = 'bf16'") LOCKSTEP "attest changed",
+         "--grad-comm-dtype is \"bf16\", but the checkpoint was made with \"fp32\"; restore");
+    find(EDIT("changed/command.json", "d['options'].pop('grad-comm-dtype'); "
+              "d['options']['backup-workers'] = '1'") LOCKSTEP "attest changed",
+         "has the options of a run that is timed (backup-workers 1), so nobody could replay it");
+    find(EDIT("changed/command.json", "d['options'].pop('backup-workers'); "
+              "d['options']['kernels'] = 'onednn'") LOCKSTEP "attest changed",
+         "has the options of a run that is timed (kernels onednn), so nobody could replay it");
+    find(EDIT("changed/command.json", "d['options'].pop('kernels'); "
+              "d['options']['warmup'] = '3'") LOCKSTEP "attest changed",
+         "was made with the default (0; one-cycle: 0.3 of the steps); restore");
+    find("cp -r run labelled; sed '/\"step\": 3,/s/}$/, \"label\": \"timed\"}/' run.jsonl "
+         ">labelled/log.jsonl; " LOCKSTEP "attest labelled --out changed.json",
+         "labelled/log.jsonl' is of a run that is labelled timed, so nobody could replay it");
+    find("test -e changed.json", "");
+}
+
+/* A resumed run that makes no step records no options and no data. */
+static void a_resume_without_steps_changes_no_record(void **state)
+{
+    static command_result r;
+    (void)state;
+    run_shell(&r, folder, TRAIN "--data data.txt --checkpoint still --log still.jsonl && "
+                          "cp still/command.json before && " LOCKSTEP "resume still --precision "
+                          "bf16 && " LOCKSTEP "resume still --data other.txt --changed-data && "
+                          "cmp before still/command.json && " LOCKSTEP "resume still && " LOCKSTEP
+                          "attest still && " LOCKSTEP "verify still.attest.json --segments all");
+    if (r.status != 0)
+        fail_msg("%s%s", r.out, r.err);
+}
+
+/* A run that went back to a checkpoint and ended earlier than before. */
+static void checkpoints_past_the_end_of_a_run_are_named(void **state)
+{
+    static command_result r;
+    (void)state;
+    find(TRAIN "--data data.txt --keep 9 --checkpoint back --log back.jsonl && " LOCKSTEP
+         "resume back --resume=2 --steps 3 && " LOCKSTEP "attest back",
+         "back/command.json' has --steps 3, and there are checkpoints of later steps: if the run "
+         "went back to an earlier one, remove them, or resume it with --resume=3 and more --steps");
+    run_shell(&r, folder, LOCKSTEP "resume back --resume=3 --steps 4 && " LOCKSTEP "attest back");
+    if (r.status != 0)
+        fail_msg("%s%s", r.out, r.err);
+}
+
 static void a_changed_field_is_named(void **state)
 {
     (void)state;
@@ -364,6 +418,9 @@ int main(void)
         cmocka_unit_test(a_true_statement_is_equal),
         cmocka_unit_test(a_run_that_keeps_its_best_is_equal),
         cmocka_unit_test(options_that_contradict_the_run_are_refused),
+        cmocka_unit_test(options_that_a_resume_may_change_are_compared),
+        cmocka_unit_test(a_resume_without_steps_changes_no_record),
+        cmocka_unit_test(checkpoints_past_the_end_of_a_run_are_named),
         cmocka_unit_test(a_changed_field_is_named),
         cmocka_unit_test(a_failed_signature_keeps_the_old_one),
         cmocka_unit_test(a_statement_of_another_run_is_kept),

@@ -215,17 +215,25 @@ static void outputs_may_be_in_the_directory(void **state)
     assert_says(r.out, "\n4\n");
 }
 
-/* Goes back to an earlier checkpoint.  Expects that the later ones are kept and named. */
+/* Goes back to an earlier checkpoint.  Expects that the later ones are kept and named, and the
+ * steps that the log lacks when the run goes on from the latest. */
 static void later_checkpoints_are_named(void **state)
 {
     static command_result r;
-    run_command(&r, *state, MLP "--steps 6 --checkpoint back --checkpoint-every 2");
+    run_command(&r, *state, MLP "--steps 6 --checkpoint back --checkpoint-every 2 "
+                                "--log back.jsonl");
     assert_int_equal(r.status, 0);
     run_command(&r, *state, "resume back --resume=2 --steps 3");
     assert_int_equal(r.status, 0);
     assert_says(r.err, "back' keeps 2 checkpoints of later steps, up to step 6; ");
     (void)run_shell(&r, *state, "ls back | grep -c step-");
     assert_string_equal(r.out, "3\n");
+    run_command(&r, *state, "resume back --steps 7");
+    assert_int_equal(r.status, 0);
+    assert_says(r.err, "back.jsonl' lacks steps 4 to 6 of this run");
+    (void)run_shell(&r, *state, "sed -i '/\"step\": 2,/d' back.jsonl; " LK_TEST_COMMAND
+                                " resume back --steps 8");
+    assert_says(r.err, "back.jsonl' lacks steps 2, 4 to 6 of this run");
 }
 
 int main(void)

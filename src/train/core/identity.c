@@ -330,10 +330,10 @@ bool lki_config_difference(const json_t *stored, const json_t *mine, lki_compari
     return false;
 }
 
-lk_status lki_config_compare(const json_t *stored, const json_t *mine)
+lk_status lki_config_compare(const json_t *stored, const json_t *mine, lki_comparison how)
 {
     lki_config_odd odd;
-    if (!lki_config_difference(stored, mine, LKI_COMPARE_RESUMED, &odd))
+    if (!lki_config_difference(stored, mine, how, &odd))
         return LK_OK;
     return lk_fail(LK_EINVAL,
                    "%s is %s, but the checkpoint was made with %s" LKI_ADVICE_OPTION, odd.name,

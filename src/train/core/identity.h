@@ -55,7 +55,8 @@ bool lki_config_difference(const json_t *stored, const json_t *mine, lki_compari
 
 /* Fails with LK_EINVAL if the options `mine` differ from the options `stored` in the checkpoint.
  * The message names the first differing option. */
-LK_NODISCARD lk_status lki_config_compare(const json_t *stored, const json_t *mine);
+LK_NODISCARD lk_status lki_config_compare(const json_t *stored, const json_t *mine,
+                                          lki_comparison how);
 
 /* Adds the hash and the number of samples of the data, except for a stream, whose content is not
  * known. */

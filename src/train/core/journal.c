@@ -170,15 +170,16 @@ static lk_status open_others(lki_journal *journal, bool alone)
     return alone ? lki_metrics_begin(&journal->metrics) : LK_OK;
 }
 
-/* Says that a resumed run continues without the log of its first steps. */
-static void tell_gap(lki_journal *journal, const char *path, uint64_t start)
+/* Says that a resumed run continues a log without some of the steps before. */
+static void tell_gaps(lki_journal *journal, const char *path, uint64_t start)
 {
-    const uint64_t first = lki_log_first_step(path);
-    if (start > 0 && first != 1)
-        lki_journal_note(journal, "note: the log '%s' lacks steps 1 to %llu of this run, and "
+    char gaps[LKI_GAPS_BYTES];
+    lki_log_gaps(path, start, gaps);
+    if (gaps[0] != '\0')
+        lki_journal_note(journal, "note: the log '%s' lacks step%s %s of this run, and "
                          "`lockstep verify` and `lockstep attest` read one log: for those steps "
                          "keep the log that the run had", path,
-                         (unsigned long long)(first > 1 ? first - 1 : start));
+                         strchr(gaps, ' ') != NULL ? "s" : "", gaps);
 }
 
 /* Opens the log and locks it.  Finds out how many bytes of it the run keeps. */
@@ -208,7 +209,7 @@ lk_status lki_journal_begin(lki_journal *journal, const lki_log_run *run, uint64
         return LK_OK;
     LK_TRY(cut(path, bytes));
     if (!run->replays)
-        tell_gap(journal, path, run->start);
+        tell_gaps(journal, path, run->start);
     return LK_OK;
 }
 

@@ -87,19 +87,39 @@ static bool has_steps(const lki_map *map)
     return map->bytes > 0 && memmem(map->data, map->bytes, mark, strlen(mark)) != NULL;
 }
 
-uint64_t lki_log_first_step(const char *path)
+/* Appends the steps from `first` to `last`, if there are any.  Of many gaps only the first ones are
+ * listed. */
+static void add_gap(char out[LKI_GAPS_BYTES], uint64_t first, uint64_t last)
+{
+    const size_t used = strlen(out);
+    char         text[64];
+    int length = snprintf(text, sizeof text, "%s%llu", used > 0 ? ", " : "",
+                          (unsigned long long)first);
+    if (first < last)
+        (void)snprintf(text + length, sizeof text - (size_t)length, " to %llu",
+                       (unsigned long long)last);
+    const bool dots = used + strlen(text) + sizeof ", ..." > LKI_GAPS_BYTES;
+    if (first <= last && (used < 4 || strcmp(out + used - 3, "...") != 0))
+        (void)snprintf(out + used, LKI_GAPS_BYTES - used, "%s", dots ? ", ..." : text);
+}
+
+void lki_log_gaps(const char *path, uint64_t start, char out[LKI_GAPS_BYTES])
 {
     lki_map  map;
     line     l;
-    uint64_t step  = 0;
+    uint64_t step, done = 0;
     char     bits[17];
-    bool     found = false;
-    if (!lki_is_file(path) || lki_map_open(&map, path) != LK_OK)
-        return 0;
-    for (size_t at = 0; !found && next_line(&map, &at, &l);)
-        found = read_step(&l, &step, bits);
-    lki_map_close(&map);
-    return found ? step : 0;
+    out[0] = '\0';
+    if (lki_is_file(path) && lki_map_open(&map, path) == LK_OK) {
+        for (size_t at = 0; done < start && next_line(&map, &at, &l);) {
+            if (!read_step(&l, &step, bits) || step <= done)
+                continue;
+            add_gap(out, done + 1, step - 1);
+            done = step;
+        }
+        lki_map_close(&map);
+    }
+    add_gap(out, done + 1, start);
 }
 
 /* ---- Whose log it is --------------------------------------------------------------------- */

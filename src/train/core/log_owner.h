@@ -34,8 +34,9 @@ bool lki_log_is_other(const char *path);
 /* Fails with LK_EINVAL if the log has steps, unless the run is resumed and they are its own. */
 LK_NODISCARD lk_status lki_log_check_steps(const lki_log_run *run);
 
-/* Finds the step of the first line of the log that has a loss; 0: none has. */
-uint64_t lki_log_first_step(const char *path);
+/* Lists the steps up to `start` whose loss the log lacks, such as "1 to 5, 14"; "" = none. */
+enum { LKI_GAPS_BYTES = 128 };
+void lki_log_gaps(const char *path, uint64_t start, char out[LKI_GAPS_BYTES]);
 
 /* Returns true if an event file has steps of another run: of any if the run is not resumed. */
 bool lki_events_are_others(const lki_log_run *run, const char *path);

@@ -27,11 +27,12 @@
  * itself. */
 static lk_status begin_outputs(lki_session *s)
 {
-    const lk_train_calls *calls = &s->config->calls;
-    const lki_log_run     run   = lki_log_run_of(s);
-    LK_TRY(lki_journal_begin(s->journal, &run, s->progress.end));
+    const lk_train_calls   *calls = &s->config->calls;
+    const lki_run_progress *p     = &s->progress;
+    const lki_log_run       run   = lki_log_run_of(s);
+    LK_TRY(lki_journal_begin(s->journal, &run, p->end));
     LK_TRY(lki_keep_tokenizer(s));
-    if (s->rank == 0 && calls->begun != NULL)
+    if (s->rank == 0 && calls->begun != NULL && p->start < p->end && p->ended == NULL)
         calls->begun(calls->begun_context);
     return LK_OK;
 }

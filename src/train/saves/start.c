@@ -144,7 +144,9 @@ static lk_status check_compatible(const lk_train_config *config, const lk_datase
     else
         status = check_tokenizer(config, stored);
     if (status == LK_OK)
-        status = lki_config_compare(stored, mine);
+        status = lki_config_compare(stored, mine, config->checkpoint.same_bits
+                                                      ? LKI_COMPARE_EXACT
+                                                      : LKI_COMPARE_RESUMED);
     if (status == LK_OK)
         status = lki_data_compare(stored, config, data);
     const char *chain = json_string_value(json_object_get(stored, "loss-chain"));
