@@ -10,6 +10,7 @@
 
 #include "cli/commands.h"
 #include "cli/paths.h"
+#include "cli/replace.h"
 #include "cli/values.h"
 #include "cli/words.h"
 #include "lockstep/tokenizer.h"
@@ -117,11 +118,15 @@ static lk_status encode_file(lk_encoder *encoder, const char *path, sink *to)
     return status;
 }
 
-/* Returns true if a file has contents that are not those of a token file. */
+/* Returns true if a path is that of a device or a pipe, or of a file with contents that are not
+ * those of a token file. */
 static bool is_no_token_file(const char *path)
 {
-    int32_t head[2];
-    size_t  bytes = lki_read_beginning(path, head, sizeof head);
+    struct stat info;
+    int32_t     head[2];
+    size_t      bytes = lki_read_beginning(path, head, sizeof head);
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode))
+        return true;
     return bytes > 0 && (bytes < sizeof head || (head[0] != MAGIC_16 && head[0] != MAGIC_32));
 }
 
@@ -172,24 +177,24 @@ static lk_status write_tokens(const tokenize_options *options, const lk_tokenize
                               sink *to)
 {
     static const int32_t empty[HEADER] = { 0 };
-    char                 draft[4096];
+    lki_draft            names;
     lk_status            status = LK_OK;
-    if (snprintf(draft, sizeof draft, "%s.tmp", options->out) >= (int)sizeof draft)
-        return fail_with(LK_EINVAL, "write", options->out, ENAMETOOLONG);
     to->width = lk_tokenizer_describe(tokenizer)->vocabulary > 65536 ? 4 : 2;
-    to->file  = fopen(draft, "wbe");
-    if (to->file == NULL || fwrite(empty, sizeof empty, 1, to->file) != 1)
+    to->file  = lki_open_draft(&names, options->out);
+    if (to->file == NULL)
+        return fail_with(LK_EIO, "write", options->out, errno);
+    if (fwrite(empty, sizeof empty, 1, to->file) != 1)
         status = fail_with(LK_EIO, "write", options->out, errno);
     if (status == LK_OK)
         status = encode_files(options, tokenizer, to);
     if (status == LK_OK)
         status = write_header(to);
-    if (to->file != NULL && fclose(to->file) != 0 && status == LK_OK)
+    if (fclose(to->file) != 0 && status == LK_OK)
         status = fail_with(LK_EIO, "write", options->out, errno);
-    if (status == LK_OK && rename(draft, options->out) != 0)
+    if (status == LK_OK && rename(names.draft, names.file) != 0)
         status = fail_with(LK_EIO, "write", options->out, errno);
     if (status != LK_OK)
-        (void)unlink(draft);
+        (void)unlink(names.draft);
     return status;
 }
 
