@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/paths.h"
 #include "cli/replace.h"
+#include "cli/signals.h"
 #include "cli/values.h"
 #include "cli/words.h"
 #include "lockstep/tokenizer.h"
@@ -44,6 +45,7 @@ typedef struct {
     const char *path;
     uint32_t    width;
     uint64_t    count;
+    sigset_t    before; /* the signals that were blocked before it was begun */
 } sink;
 
 enum { HEADER = 256, MAGIC_16 = 20240520, MAGIC_32 = 20240801 };
@@ -68,6 +70,8 @@ static lk_status refuse_kind(const char *path, bool folder)
 static lk_status write_ids(void *context, const int32_t *ids, size_t count)
 {
     sink *to = context;
+    if (lki_is_asked_to_end(&to->before))
+        return fail_with(LK_EIO, "write", to->path, EINTR);
     to->count += count;
     if (to->width == 4)
         return fwrite(ids, sizeof *ids, count, to->file) == count
@@ -198,6 +202,17 @@ static lk_status write_tokens(const tokenize_options *options, const lk_tokenize
     return status;
 }
 
+/* Writes the token file while signals that end the command are held, so that none leaves its
+ * draft. */
+static lk_status write_held(const tokenize_options *options, const lk_tokenizer *tokenizer,
+                            sink *to)
+{
+    lki_hold_signals(&to->before);
+    lk_status status = write_tokens(options, tokenizer, to);
+    lki_release_signals(&to->before);
+    return status;
+}
+
 static void reverse(char **first, int count)
 {
     for (int i = 0; i < count / 2; i++) {
@@ -233,7 +248,7 @@ static int tokenize_main(int argc, char **argv)
     if (status == LK_OK)
         status = lk_tokenizer_open(&tokenizer, options.tokenizer);
     if (status == LK_OK)
-        status = write_tokens(&options, tokenizer, &to);
+        status = write_held(&options, tokenizer, &to);
     if (status == LK_OK) {
         const lk_tokenizer_info *info = lk_tokenizer_describe(tokenizer);
         printf("%s: %llu tokens of %u bits; use --data 'tokens:%s?vocab=%u'\n", options.out,
