@@ -253,16 +253,24 @@ bool lki_record_log(const char *run, char *path, size_t bytes)
     return known;
 }
 
-/* Appends a file of data, of which `place` writes the path, and its settings after `?`. */
+const char *lki_path_ends(const char *source)
+{
+    static const struct {
+        const char *kind, *ends;
+    } kinds[] = { { "text:", "" }, { "cifar10:", "" }, { "csv:", "" }, { "idx:", "," },
+                  { "npy:", "," } };
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (strncmp(source, kinds[i].kind, strlen(kinds[i].kind)) == 0)
+            return kinds[i].ends;
+    return "?";
+}
+
+/* Appends the path of a file of data, which `place` writes. */
 static void place_source(lki_place_hook place, void *context, const char *file, size_t length,
                          char *out, size_t bytes)
 {
-    const char  *settings = memchr(file, '?', length);
-    const size_t plain    = settings != NULL ? (size_t)(settings - file) : length;
-    size_t       used     = strlen(out);
-    place(context, file, plain, out + used, bytes - used);
-    used += strlen(out + used);
-    (void)snprintf(out + used, bytes - used, "%.*s", (int)(length - plain), file + plain);
+    const size_t used = strlen(out);
+    place(context, file, length, out + used, bytes - used);
 }
 
 void lki_place_value(const lki_option *row, lki_place_hook place, void *context, const char *value,
@@ -281,19 +289,20 @@ void lki_place_value(const lki_option *row, lki_place_hook place, void *context,
     }
     const char *known = lki_source_of(value, source, &error);
     known             = known != NULL ? known : value;
-    size_t head       = strcspn(known, ":") + 1, first = strcspn(known + head, ",");
+    size_t head       = strcspn(known, ":") + 1;
     if (strncmp(known, "synthetic:", head) == 0 || known[head - 1] != ':') {
         (void)snprintf(out, bytes, "%s", known);
         return;
     }
     (void)snprintf(out, bytes, "%.*s", (int)head, known);
+    const size_t first = strcspn(known + head, lki_path_ends(known));
+    const char  *rest  = known + head + first;
+    const bool   pair  = *rest == ',';
     place_source(place, context, known + head, first, out, bytes);
-    if (known[head + first] != ',')
-        return;
     const size_t used = strlen(out);
-    (void)snprintf(out + used, bytes - used, ",");
-    const char *second = known + head + first + 1;
-    place_source(place, context, second, strlen(second), out, bytes);
+    (void)snprintf(out + used, bytes - used, "%s", pair ? "," : rest);
+    if (pair)
+        place_source(place, context, rest + 1, strlen(rest + 1), out, bytes);
 }
 
 /* Appends the arguments of the user; paths become absolute.  Not inlined, because values are
