@@ -78,6 +78,17 @@ static const char *taken(const train_options *o, const lki_option *row, char tex
     return text;
 }
 
+/* Makes the text of an option.  Prints a note and returns NULL if it is not UTF-8, as JSON is. */
+static json_t *option_text(const train_options *o, const char *name, const char *value)
+{
+    json_t *text = json_string(value);
+    if (text == NULL)
+        fprintf(stderr, "lockstep %s: note: --%s %s is not UTF-8, so the run keeps its options "
+                        "without it: give it to lockstep resume and lockstep verify, too\n",
+                o->command->name, name, value);
+    return text;
+}
+
 static json_t *options_json(const train_options *o)
 {
     json_t *list = json_object();
@@ -91,9 +102,10 @@ static json_t *options_json(const train_options *o)
         if (strcmp(row->name, "param-group") == 0)
             (void)json_object_set_new(list, row->name, groups_text(&o->config));
         else if (strcmp(row->name, "data") == 0)
-            (void)json_object_set_new(list, row->name, json_string(o->config.data.source));
+            (void)json_object_set_new(list, row->name,
+                                      option_text(o, row->name, o->config.data.source));
         else
-            (void)json_object_set_new(list, row->name, json_string(given));
+            (void)json_object_set_new(list, row->name, option_text(o, row->name, given));
     }
     return list;
 }
@@ -137,7 +149,9 @@ void lki_record_write(const train_options *o)
     free(whole);
     if (!write_json(path, object))
         fprintf(stderr, "lockstep %s: note: cannot write '%s': %s; lockstep resume will not find "
-                        "the options of this run\n", o->command->name, path, strerror(errno));
+                        "the options of this run\n", o->command->name, path,
+                object != NULL ? strerror(errno)
+                               : "the path of the run, or of the current directory, is not UTF-8");
     json_decref(object);
 }
 
@@ -265,14 +279,6 @@ const char *lki_path_ends(const char *source)
     return "?";
 }
 
-/* Appends the path of a file of data, which `place` writes. */
-static void place_source(lki_place_hook place, void *context, const char *file, size_t length,
-                         char *out, size_t bytes)
-{
-    const size_t used = strlen(out);
-    place(context, file, length, out + used, bytes - used);
-}
-
 void lki_place_value(const lki_option *row, lki_place_hook place, void *context, const char *value,
                      char *out, size_t bytes)
 {
@@ -298,11 +304,12 @@ void lki_place_value(const lki_option *row, lki_place_hook place, void *context,
     const size_t first = strcspn(known + head, lki_path_ends(known));
     const char  *rest  = known + head + first;
     const bool   pair  = *rest == ',';
-    place_source(place, context, known + head, first, out, bytes);
-    const size_t used = strlen(out);
+    size_t       used  = strlen(out);
+    place(context, known + head, first, out + used, bytes - used);
+    used += strlen(out + used);
     (void)snprintf(out + used, bytes - used, "%s", pair ? "," : rest);
     if (pair)
-        place_source(place, context, rest + 1, strlen(rest + 1), out, bytes);
+        place(context, rest + 1, strlen(rest + 1), out + used + 1, bytes - used - 1);
 }
 
 /* Appends the arguments of the user; paths become absolute.  Not inlined, because values are

@@ -102,6 +102,21 @@ static void texts_have_any_name(void **state)
     assert_says(r.err, "is a file that the run reads");
 }
 
+/* A record is JSON, so it cannot have a path that is not UTF-8. */
+static void paths_that_are_not_recorded_are_named(void **state)
+{
+    static command_result r;
+    shell(&r, state, "b=$(printf 'bad\\377'); mkdir \"$b\"; seq 300 >\"$b\"/book.txt; " LOCKSTEP
+          "train gpt --layers 1 --heads 1 --width 8 --context 8 --workers 1 --quiet --steps 2 "
+          "--data \"$b\"/book.txt --log \"$b\"/log --checkpoint named && cd \"$b\" && " LOCKSTEP
+          "train gpt --layers 1 --heads 1 --width 8 --context 8 --workers 1 --quiet --steps 2 "
+          "--data book.txt --checkpoint ../inside", 0);
+    assert_says(r.err, "note: --data text:bad\377/book.txt is not UTF-8, so the run keeps its");
+    assert_says(r.err, "note: --log bad\377/log is not UTF-8, so the run keeps its options");
+    assert_says(r.err, "cannot write '../inside/command.json': the path of the run, or of the "
+                       "current directory, is not UTF-8");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -110,6 +125,7 @@ int main(void)
         cmocka_unit_test(lost_data_are_named),
         cmocka_unit_test(files_are_found_beside_the_run),
         cmocka_unit_test(texts_have_any_name),
+        cmocka_unit_test(paths_that_are_not_recorded_are_named),
     };
     return cmocka_run_group_tests(tests, make, remove_folder);
 }
