@@ -213,24 +213,32 @@ static lk_status write_held(const tokenize_options *options, const lk_tokenizer 
     return status;
 }
 
-static void reverse(char **first, int count)
+/* Returns true if the argument after an option is its value. */
+static bool takes_next(const char *option)
 {
-    for (int i = 0; i < count / 2; i++) {
-        char *one            = first[i];
-        first[i]             = first[count - 1 - i];
-        first[count - 1 - i] = one;
-    }
+    const size_t      length = strlen(option);
+    const lki_option *row    = length < 2 || strncmp(option, "--", 2) != 0
+                                   ? NULL
+                                   : lki_option_find(&lki_command_tokenize, option + 2, length - 2);
+    return row != NULL && row->type != LKI_OPTION_FLAG;
 }
 
-/* Moves files that are named before the first option behind the last. */
+/* Moves files behind the options, which may stand between them and after them. */
 static void files_last(int argc, char **argv)
 {
-    int files = 0;
-    while (files + 1 < argc && argv[files + 1][0] != '-')
-        files++;
-    reverse(argv + 1, files);
-    reverse(argv + 1 + files, argc - 1 - files);
-    reverse(argv + 1, argc - 1);
+    bool done = false; /* all arguments after -- are files */
+    int  end;
+    for (int i = 1, files = 0; i < argc && !done; i = end) {
+        const bool option = argv[i][0] == '-' && argv[i][1] != '\0';
+        done              = strcmp(argv[i], "--") == 0;
+        end               = i + (i + 1 < argc && takes_next(argv[i]) ? 2 : 1);
+        files += !option;
+        for (int at = i; option && at < end; at++) {
+            char *moved = argv[at];
+            memmove(argv + at - files + 1, argv + at - files, (size_t)files * sizeof *argv);
+            argv[at - files] = moved;
+        }
+    }
 }
 
 static int tokenize_main(int argc, char **argv)

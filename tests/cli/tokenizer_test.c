@@ -178,6 +178,25 @@ static void other_tokenizers_are_refused(void **state)
     shell(&result, state, "! ls | grep new", 0);
 }
 
+/* Names two files before, between and after the options, in the order in which they are joined. */
+static void options_stand_anywhere(void **state)
+{
+    static const char *const lines[] = {
+        "--tokenizer " OF("gpt2") " --out t --documents text ./--documents",
+        "text ./--documents --tokenizer " OF("gpt2") " --out=t --documents",
+        "--out t text --tokenizer " OF("gpt2") " ./--documents --documents",
+        "text --documents --out t --tokenizer " OF("gpt2") " -- --documents",
+    };
+    static command_result result;
+    char                  line[1000];
+    shell(&result, state, "echo two >./--documents", 0);
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        (void)snprintf(line, sizeof line, "rm -f t; " LOCKSTEP "tokenize %s && { [ -e first ] || "
+                       "cp t first; } && cmp t first", lines[i]);
+        shell(&result, state, line, 0);
+    }
+}
+
 /* Puts files of the user beside a token file, one of which has the name of a draft. */
 static void drafts_replace_no_other_file(void **state)
 {
@@ -207,6 +226,7 @@ int main(void)
         cmocka_unit_test(bytes_are_not_evaluated_as_other_tokens),
         cmocka_unit_test(other_tokenizers_are_refused),
         cmocka_unit_test(drafts_replace_no_other_file),
+        cmocka_unit_test(options_stand_anywhere),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
