@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOCK_TRIES = 40, PATH_BYTES = 4160 };
+enum { LOCK_TRIES = 40 };
 
 /* Maps a file of any contents. */
 static lk_status map_file(lki_map *out, const char *path)
@@ -78,48 +78,42 @@ bool lki_is_file(const char *path)
     return stat(path, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-/* Writes and syncs a new file.  Returns false with errno set, and leaves no part of it. */
-static bool write_new(const char *path, const char *data, size_t bytes)
+FILE *lki_file_draft(lki_draft_names *names, const char *path)
 {
-    int  fd   = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    bool good = fd >= 0;
-    if (!good)
+    char *real = realpath(path, NULL);
+    int   used = snprintf(names->file, sizeof names->file, "%s", real != NULL ? real : path);
+    free(real);
+    names->draft[0] = '\0';
+    if (used >= (int)sizeof names->file) {
+        errno = ENAMETOOLONG;
+        return NULL;
+    }
+    (void)snprintf(names->draft, sizeof names->draft, "%s.%ld.new", names->file, (long)getpid());
+    return fopen(names->draft, "wxe");
+}
+
+/* Writes, syncs and closes a draft, and gives it its name.  Returns false with errno set. */
+static bool write_draft(FILE *file, const lki_draft_names *names, const void *data, size_t bytes)
+{
+    bool good = fwrite(data, 1, bytes, file) == bytes && fflush(file) == 0 &&
+                fsync(fileno(file)) == 0;
+    int  why  = errno;
+    if (fclose(file) != 0 && good)
         return false;
-    errno = ENOSPC; /* of a short write */
-    for (ssize_t wrote; good && bytes > 0; data += wrote, bytes -= (size_t)wrote) {
-        wrote = write(fd, data, bytes);
-        good  = wrote > 0;
-    }
-    good    = good && fsync(fd) == 0;
-    int why = errno;
-    if (close(fd) != 0 && good) {
-        why  = errno;
-        good = false;
-    }
-    if (!good)
-        (void)unlink(path);
     errno = why;
-    return good;
+    return good && rename(names->draft, names->file) == 0;
 }
 
 lk_status lki_file_replace(const char *path, const void *data, size_t bytes)
 {
-    char        draft[PATH_BYTES];
-    char       *real = realpath(path, NULL);
-    const char *name = real != NULL ? real : path;
-    int         used = snprintf(draft, sizeof draft, "%s.%ld.new", name, (long)getpid());
-    errno     = ENAMETOOLONG;
-    bool good = used < PATH_BYTES && write_new(draft, data, bytes);
-    if (good && rename(draft, name) != 0) {
-        int why = errno;
-        (void)unlink(draft);
-        errno = why;
-        good  = false;
-    }
-    lk_status status = good ? LK_OK
-                            : lk_fail(LK_EIO, "cannot write '%s': %s", path, strerror(errno));
-    free(real);
-    return status;
+    lki_draft_names names;
+    FILE           *file = lki_file_draft(&names, path);
+    if (file != NULL && write_draft(file, &names, data, bytes))
+        return LK_OK;
+    int why = errno;
+    if (file != NULL)
+        (void)unlink(names.draft);
+    return lk_fail(LK_EIO, "cannot write '%s': %s", path, strerror(why));
 }
 
 /* Tries once to lock an open file.  Returns 0, EWOULDBLOCK if another process holds the lock, or
@@ -165,7 +159,7 @@ bool lki_file_is_current(int fd, const char *path)
 /* Opens a file, which is made if it is not there. */
 static int open_or_make(const char *path, bool *made)
 {
-    const int how = O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC;
+    const int how = O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
     int       fd  = open(path, how | O_EXCL, 0666);
     *made         = fd >= 0;
     return fd >= 0 || errno != EEXIST ? fd : open(path, how, 0666);

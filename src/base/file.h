@@ -2,6 +2,8 @@
 #ifndef LKI_FILE_H
 #define LKI_FILE_H
 
+#include <stdio.h>
+
 #include "base/status.h"
 
 typedef struct { const uint8_t *data; size_t bytes; } lki_map;
@@ -18,6 +20,14 @@ bool lki_is_folder(const char *path);
 /* Returns true if the path is that of a regular file, or of a link to one. */
 bool lki_is_file(const char *path);
 
+/* The names of a draft and of the file that it is to replace. */
+typedef struct { char draft[4160], file[4128]; } lki_draft_names;
+
+/* Opens a new file beside the one at `path`, or beside the one that a symbolic link names, which it
+ * is to replace by rename().  Its name has the id of this process.  Returns NULL with errno set,
+ * which is EEXIST if a file has that name. */
+FILE *lki_file_draft(lki_draft_names *names, const char *path);
+
 /* Replaces a file, or the one that a symbolic link names, by a draft beside it that is on disk.  So
  * a failure or a kill leaves what was there.  Returns LK_EIO, with the reason. */
 LK_NODISCARD lk_status lki_file_replace(const char *path, const void *data, size_t bytes);
@@ -28,10 +38,11 @@ LK_NODISCARD lk_status lki_file_replace(const char *path, const void *data, size
 LK_NODISCARD int lki_file_lock(int fd);
 
 /* Opens a file for appending, which is made if it is not there, and locks it until all its
- * descriptors are closed.  Tries for 2 seconds, each time with the file that the path then names,
- * because the holder of the lock may replace or remove it.  Sets `made` to true if this call has
- * made the file.  Returns 0, EWOULDBLOCK if another process holds the lock, or the errno of
- * open().  A file system without locks is no failure. */
+ * descriptors are closed.  Fails with ELOOP if the path is that of a symbolic link.  Tries for 2
+ * seconds, each time with the file that the path then names, because the holder of the lock may
+ * replace or remove it.  Sets `made` to true if this call has made the file.  Returns 0,
+ * EWOULDBLOCK if another process holds the lock, or the errno of open().  A file system without
+ * locks is no failure. */
 LK_NODISCARD int lki_file_open_locked(int *out, const char *path, bool *made);
 
 /* Returns true if both paths are those of one file or directory, which is there. */

@@ -10,6 +10,7 @@
 
 #include "cli/commands.h"
 #include "cli/record.h"
+#include "cli/signals.h"
 #include "cli/signature.h"
 #include "cli/words.h"
 #include "cli/workers.h"
@@ -193,11 +194,13 @@ static bool publish(const char *draft, const char *signature, const char *file)
     return false;
 }
 
-/* Writes a statement and its signature as drafts, so that a failure leaves what was there. */
+/* Writes a statement and its signature as drafts, so that a failure leaves what was there.  A
+ * signal that arrives while ssh-keygen works ends this process once the drafts are gone. */
 __attribute__((noinline)) static bool state_and_sign(const char *run, const char *file,
                                                      const char *key)
 {
-    char draft[PATH], signature[PATH + 4];
+    char     draft[PATH], signature[PATH + 4];
+    sigset_t before;
     if (snprintf(draft, sizeof draft, "%s.%ld.new", file, (long)getpid()) >= PATH - 4) {
         fprintf(stderr, "lockstep attest: --out is too long for a path\n");
         return false;
@@ -206,9 +209,12 @@ __attribute__((noinline)) static bool state_and_sign(const char *run, const char
     bool good = lk_attest_draft(run, draft, file) == LK_OK;
     if (!good)
         lki_print_error("attest");
-    good = good && lki_sign("attest", file, draft, key) && publish(draft, signature, file);
+    lki_hold_signals(&before);
+    good = good && lki_sign("attest", file, draft, key, &before) &&
+           publish(draft, signature, file);
     (void)unlink(draft);
     (void)unlink(signature);
+    lki_release_signals(&before);
     return good;
 }
 

@@ -10,6 +10,8 @@
 
 #include "cli/commands.h"
 #include "cli/paths.h"
+#include "cli/replace.h"
+#include "cli/signals.h"
 #include "cli/values.h"
 #include "cli/words.h"
 #include "lockstep/tokenizer.h"
@@ -43,6 +45,7 @@ typedef struct {
     const char *path;
     uint32_t    width;
     uint64_t    count;
+    sigset_t    before; /* the signals that were blocked before it was begun */
 } sink;
 
 enum { HEADER = 256, MAGIC_16 = 20240520, MAGIC_32 = 20240801 };
@@ -67,6 +70,8 @@ static lk_status refuse_kind(const char *path, bool folder)
 static lk_status write_ids(void *context, const int32_t *ids, size_t count)
 {
     sink *to = context;
+    if (lki_is_asked_to_end(&to->before))
+        return fail_with(LK_EIO, "write", to->path, EINTR);
     to->count += count;
     if (to->width == 4)
         return fwrite(ids, sizeof *ids, count, to->file) == count
@@ -117,11 +122,15 @@ static lk_status encode_file(lk_encoder *encoder, const char *path, sink *to)
     return status;
 }
 
-/* Returns true if a file has contents that are not those of a token file. */
+/* Returns true if a path is that of a device or a pipe, or of a file with contents that are not
+ * those of a token file. */
 static bool is_no_token_file(const char *path)
 {
-    int32_t head[2];
-    size_t  bytes = lki_read_beginning(path, head, sizeof head);
+    struct stat info;
+    int32_t     head[2];
+    size_t      bytes = lki_read_beginning(path, head, sizeof head);
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode))
+        return true;
     return bytes > 0 && (bytes < sizeof head || (head[0] != MAGIC_16 && head[0] != MAGIC_32));
 }
 
@@ -172,45 +181,64 @@ static lk_status write_tokens(const tokenize_options *options, const lk_tokenize
                               sink *to)
 {
     static const int32_t empty[HEADER] = { 0 };
-    char                 draft[4096];
+    lki_draft            names;
     lk_status            status = LK_OK;
-    if (snprintf(draft, sizeof draft, "%s.tmp", options->out) >= (int)sizeof draft)
-        return fail_with(LK_EINVAL, "write", options->out, ENAMETOOLONG);
     to->width = lk_tokenizer_describe(tokenizer)->vocabulary > 65536 ? 4 : 2;
-    to->file  = fopen(draft, "wbe");
-    if (to->file == NULL || fwrite(empty, sizeof empty, 1, to->file) != 1)
+    to->file  = lki_open_draft(&names, options->out);
+    if (to->file == NULL)
+        return fail_with(LK_EIO, "write", options->out, errno);
+    if (fwrite(empty, sizeof empty, 1, to->file) != 1)
         status = fail_with(LK_EIO, "write", options->out, errno);
     if (status == LK_OK)
         status = encode_files(options, tokenizer, to);
     if (status == LK_OK)
         status = write_header(to);
-    if (to->file != NULL && fclose(to->file) != 0 && status == LK_OK)
+    if (fclose(to->file) != 0 && status == LK_OK)
         status = fail_with(LK_EIO, "write", options->out, errno);
-    if (status == LK_OK && rename(draft, options->out) != 0)
+    if (status == LK_OK && rename(names.draft, names.file) != 0)
         status = fail_with(LK_EIO, "write", options->out, errno);
     if (status != LK_OK)
-        (void)unlink(draft);
+        (void)unlink(names.draft);
     return status;
 }
 
-static void reverse(char **first, int count)
+/* Writes the token file while signals that end the command are held, so that none leaves its
+ * draft. */
+static lk_status write_held(const tokenize_options *options, const lk_tokenizer *tokenizer,
+                            sink *to)
 {
-    for (int i = 0; i < count / 2; i++) {
-        char *one            = first[i];
-        first[i]             = first[count - 1 - i];
-        first[count - 1 - i] = one;
-    }
+    lki_hold_signals(&to->before);
+    lk_status status = write_tokens(options, tokenizer, to);
+    lki_release_signals(&to->before);
+    return status;
 }
 
-/* Moves files that are named before the first option behind the last. */
+/* Returns true if the argument after an option is its value. */
+static bool takes_next(const char *option)
+{
+    const size_t      length = strlen(option);
+    const lki_option *row    = length < 2 || strncmp(option, "--", 2) != 0
+                                   ? NULL
+                                   : lki_option_find(&lki_command_tokenize, option + 2, length - 2);
+    return row != NULL && row->type != LKI_OPTION_FLAG;
+}
+
+/* Moves files behind the options, which may stand between them and after them. */
 static void files_last(int argc, char **argv)
 {
-    int files = 0;
-    while (files + 1 < argc && argv[files + 1][0] != '-')
-        files++;
-    reverse(argv + 1, files);
-    reverse(argv + 1 + files, argc - 1 - files);
-    reverse(argv + 1, argc - 1);
+    bool done = false; /* all arguments after -- are files */
+    int  end;
+    for (int i = 1, files = 0; i < argc && !done; i = end) {
+        const bool option = argv[i][0] == '-' && argv[i][1] != '\0';
+        done              = strcmp(argv[i], "--") == 0;
+        end               = i + (i + 1 < argc && takes_next(argv[i]) ? 2 : 1);
+        files += !option;
+        for (int at = i; option && at < end; at++) {
+            char *moved = argv[at];
+            memmove(argv + at - files + 1, argv + at - files, (size_t)files * sizeof *argv);
+            argv[at - files] = moved;
+        }
+    }
 }
 
 static int tokenize_main(int argc, char **argv)
@@ -228,7 +256,7 @@ static int tokenize_main(int argc, char **argv)
     if (status == LK_OK)
         status = lk_tokenizer_open(&tokenizer, options.tokenizer);
     if (status == LK_OK)
-        status = write_tokens(&options, tokenizer, &to);
+        status = write_held(&options, tokenizer, &to);
     if (status == LK_OK) {
         const lk_tokenizer_info *info = lk_tokenizer_describe(tokenizer);
         printf("%s: %llu tokens of %u bits; use --data 'tokens:%s?vocab=%u'\n", options.out,

@@ -78,6 +78,17 @@ static const char *taken(const train_options *o, const lki_option *row, char tex
     return text;
 }
 
+/* Makes the text of an option.  Prints a note and returns NULL if it is not UTF-8, as JSON is. */
+static json_t *option_text(const train_options *o, const char *name, const char *value)
+{
+    json_t *text = json_string(value);
+    if (text == NULL)
+        fprintf(stderr, "lockstep %s: note: --%s %s is not UTF-8, so the run keeps its options "
+                        "without it: give it to lockstep resume and lockstep verify, too\n",
+                o->command->name, name, value);
+    return text;
+}
+
 static json_t *options_json(const train_options *o)
 {
     json_t *list = json_object();
@@ -91,9 +102,10 @@ static json_t *options_json(const train_options *o)
         if (strcmp(row->name, "param-group") == 0)
             (void)json_object_set_new(list, row->name, groups_text(&o->config));
         else if (strcmp(row->name, "data") == 0)
-            (void)json_object_set_new(list, row->name, json_string(o->config.data.source));
+            (void)json_object_set_new(list, row->name,
+                                      option_text(o, row->name, o->config.data.source));
         else
-            (void)json_object_set_new(list, row->name, json_string(given));
+            (void)json_object_set_new(list, row->name, option_text(o, row->name, given));
     }
     return list;
 }
@@ -137,7 +149,9 @@ void lki_record_write(const train_options *o)
     free(whole);
     if (!write_json(path, object))
         fprintf(stderr, "lockstep %s: note: cannot write '%s': %s; lockstep resume will not find "
-                        "the options of this run\n", o->command->name, path, strerror(errno));
+                        "the options of this run\n", o->command->name, path,
+                object != NULL ? strerror(errno)
+                               : "the path of the run, or of the current directory, is not UTF-8");
     json_decref(object);
 }
 
@@ -253,16 +267,16 @@ bool lki_record_log(const char *run, char *path, size_t bytes)
     return known;
 }
 
-/* Appends a file of data, of which `place` writes the path, and its settings after `?`. */
-static void place_source(lki_place_hook place, void *context, const char *file, size_t length,
-                         char *out, size_t bytes)
+const char *lki_path_ends(const char *source)
 {
-    const char  *settings = memchr(file, '?', length);
-    const size_t plain    = settings != NULL ? (size_t)(settings - file) : length;
-    size_t       used     = strlen(out);
-    place(context, file, plain, out + used, bytes - used);
-    used += strlen(out + used);
-    (void)snprintf(out + used, bytes - used, "%.*s", (int)(length - plain), file + plain);
+    static const struct {
+        const char *kind, *ends;
+    } kinds[] = { { "text:", "" }, { "cifar10:", "" }, { "csv:", "" }, { "idx:", "," },
+                  { "npy:", "," } };
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (strncmp(source, kinds[i].kind, strlen(kinds[i].kind)) == 0)
+            return kinds[i].ends;
+    return "?";
 }
 
 void lki_place_value(const lki_option *row, lki_place_hook place, void *context, const char *value,
@@ -281,19 +295,21 @@ void lki_place_value(const lki_option *row, lki_place_hook place, void *context,
     }
     const char *known = lki_source_of(value, source, &error);
     known             = known != NULL ? known : value;
-    size_t head       = strcspn(known, ":") + 1, first = strcspn(known + head, ",");
+    size_t head       = strcspn(known, ":") + 1;
     if (strncmp(known, "synthetic:", head) == 0 || known[head - 1] != ':') {
         (void)snprintf(out, bytes, "%s", known);
         return;
     }
     (void)snprintf(out, bytes, "%.*s", (int)head, known);
-    place_source(place, context, known + head, first, out, bytes);
-    if (known[head + first] != ',')
-        return;
-    const size_t used = strlen(out);
-    (void)snprintf(out + used, bytes - used, ",");
-    const char *second = known + head + first + 1;
-    place_source(place, context, second, strlen(second), out, bytes);
+    const size_t first = strcspn(known + head, lki_path_ends(known));
+    const char  *rest  = known + head + first;
+    const bool   pair  = *rest == ',';
+    size_t       used  = strlen(out);
+    place(context, known + head, first, out + used, bytes - used);
+    used += strlen(out + used);
+    (void)snprintf(out + used, bytes - used, "%s", pair ? "," : rest);
+    if (pair)
+        place(context, rest + 1, strlen(rest + 1), out + used + 1, bytes - used - 1);
 }
 
 /* Appends the arguments of the user; paths become absolute.  Not inlined, because values are

@@ -15,27 +15,37 @@ bool lki_fill_file(FILE *file, const char *text, size_t bytes)
     return good;
 }
 
+FILE *lki_open_draft(lki_draft *names, const char *path)
+{
+    char *real = realpath(path, NULL);
+    int   used = snprintf(names->file, sizeof names->file, "%s", real != NULL ? real : path);
+    free(real);
+    names->draft[0] = '\0';
+    if (used >= (int)sizeof names->file) {
+        errno = ENAMETOOLONG;
+        return NULL;
+    }
+    (void)snprintf(names->draft, sizeof names->draft, "%s.%ld.new", names->file, (long)getpid());
+    return fopen(names->draft, "wxe");
+}
+
 bool lki_replace_file(const char *path, const char *text, size_t bytes)
 {
-    char        draft[4160];
-    char       *real = realpath(path, NULL);
-    const char *name = real != NULL ? real : path;
-    (void)snprintf(draft, sizeof draft, "%.4096s.%ld.new", name, (long)getpid());
-    FILE *file = fopen(draft, "wxe");
-    bool  good = file != NULL && fwrite(text, 1, bytes, file) == bytes && fflush(file) == 0 &&
+    lki_draft names;
+    FILE     *file = lki_open_draft(&names, path);
+    bool good = file != NULL && fwrite(text, 1, bytes, file) == bytes && fflush(file) == 0 &&
                 fsync(fileno(file)) == 0;
-    int   why  = errno;
+    int  why  = errno;
     if (file != NULL && fclose(file) != 0 && good) {
         why  = errno;
         good = false;
     }
-    if (good && rename(draft, name) != 0) {
+    if (good && rename(names.draft, names.file) != 0) {
         why  = errno;
         good = false;
     }
     if (file != NULL && !good)
-        (void)unlink(draft);
-    free(real);
+        (void)unlink(names.draft);
     errno = why;
     return good;
 }

@@ -9,31 +9,46 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "cli/signals.h"
 
 extern char **environ;
 
 enum { PATH = 4096 };
 
+/* Waits for ssh-keygen, and ends it if a signal arrives that is held.  Returns 0 or an errno. */
+static int await(pid_t pid, int *status, const sigset_t *before)
+{
+    enum { PATIENCE = 100 }; /* moments until it is killed */
+    const struct timespec moment = { .tv_nsec = 10000000 };
+    pid_t                 ended;
+    for (int asked = 0; (ended = waitpid(pid, status, WNOHANG)) != pid;) {
+        if (ended < 0 && errno != EINTR)
+            return errno;
+        if (lki_is_asked_to_end(before))
+            (void)kill(pid, asked++ < PATIENCE ? SIGTERM : SIGKILL);
+        (void)nanosleep(&moment, NULL);
+    }
+    return 0;
+}
+
 /* Runs ssh-keygen with `input` (or NULL) as its standard input, and with a new file `output` (or
  * NULL) as its standard output.  Otherwise its output goes to stderr: stdout has the result.
- * Ctrl-C ends ssh-keygen, which may ask for a passphrase, and not this process.  Returns its exit
- * status, or -1 after an error, which is printed. */
-static int run(const char *asker, const char *const *argv, const char *input, const char *output)
+ * Signals are held, and `before` is the mask before.  Returns the exit status, or -1 after an
+ * error, which is printed. */
+static int run(const char *asker, const char *const *argv, const char *input, const char *output,
+               const sigset_t *before)
 {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t          how;
-    const struct sigaction     ignored = { .sa_handler = SIG_IGN };
-    struct sigaction           before;
-    sigset_t                   interrupt;
     pid_t                      pid;
     int                        status = 0;
     (void)fflush(NULL);
-    (void)sigemptyset(&interrupt);
-    (void)sigaddset(&interrupt, SIGINT);
     (void)posix_spawnattr_init(&how);
-    (void)posix_spawnattr_setsigdefault(&how, &interrupt);
-    (void)posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGDEF);
+    (void)posix_spawnattr_setsigmask(&how, before);
+    (void)posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGMASK);
     (void)posix_spawn_file_actions_init(&actions);
     (void)posix_spawn_file_actions_addopen(&actions, STDIN_FILENO,
                                            input != NULL ? input : "/dev/null", O_RDONLY, 0);
@@ -42,12 +57,10 @@ static int run(const char *asker, const char *const *argv, const char *input, co
                                                O_WRONLY | O_CREAT | O_EXCL, 0666);
     else
         (void)posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-    (void)sigaction(SIGINT, &ignored, &before);
     int error = posix_spawnp(&pid, "ssh-keygen", &actions, &how, (char *const *)(uintptr_t)argv,
                              environ);
-    if (error == 0 && waitpid(pid, &status, 0) != pid)
-        error = errno;
-    (void)sigaction(SIGINT, &before, NULL);
+    if (error == 0)
+        error = await(pid, &status, before);
     (void)posix_spawn_file_actions_destroy(&actions);
     (void)posix_spawnattr_destroy(&how);
     if (error == 0)
@@ -57,15 +70,16 @@ static int run(const char *asker, const char *const *argv, const char *input, co
     return -1;
 }
 
-bool lki_sign(const char *asker, const char *file, const char *draft, const char *key)
+bool lki_sign(const char *asker, const char *file, const char *draft, const char *key,
+              const sigset_t *before)
 {
     char              signature[PATH];
     const char *const argv[] = { "ssh-keygen", "-Y", "sign", "-n", LKI_SIGNATURE_NAMESPACE, "-f",
                                  key, NULL };
     if (snprintf(signature, sizeof signature, "%s.sig", draft) >= PATH)
         return false;
-    int status = run(asker, argv, draft, signature);
-    if (status > 0)
+    int status = run(asker, argv, draft, signature, before);
+    if (status > 0 && !lki_is_asked_to_end(before))
         fprintf(stderr, "lockstep %s: ssh-keygen could not sign '%s' with the key '%s'; give the "
                         "private key, or the public key of one in ssh-agent\n", asker, file, key);
     return status == 0;
@@ -80,13 +94,16 @@ bool lki_verify_signature(const char *asker, const char *file, const char *signe
                                     signers, "-I", identity, "-s", signature, NULL };
     const char *const unknown[] = { "ssh-keygen", "-Y", "check-novalidate", "-n", space,
                                     "-s", signature, NULL };
+    sigset_t          before;
     if (snprintf(signature, sizeof signature, "%s.sig", file) >= PATH)
         return false;
     if (access(signature, F_OK) != 0) {
         printf("signature: none, so anybody may have made or changed this statement\n");
         return signers == NULL;
     }
-    int status = run(asker, signers != NULL ? known : unknown, file, NULL);
+    lki_hold_signals(&before);
+    int status = run(asker, signers != NULL ? known : unknown, file, NULL, &before);
+    lki_release_signals(&before);
     if (status == 0 && signers != NULL)
         printf("signature: good, by %s\n", identity);
     else if (status == 0)

@@ -12,6 +12,7 @@
 
 #include "cli/commands.h"
 #include "cli/difference.h"
+#include "cli/record.h"
 #include "cli/replay.h"
 #include "cli/settings.h"
 #include "cli/signature.h"
@@ -93,19 +94,20 @@ static void show(const char *work)
 
 /* ---- Files --------------------------------------------------------------------------------- */
 
-/* Splits "KIND:FILE[,FILE][?SETTINGS]" into paths in `text`.  Returns their number. */
+/* Splits "KIND:FILE[,FILE][?SETTINGS]", of which KIND may be missing, into paths in `text`.
+ * Returns their number. */
 static size_t split_source(const char *data, char text[PATH], const char *paths[FILES])
 {
-    size_t kind = strcspn(data, ":/");
-    (void)snprintf(text, PATH, "%s", data[kind] == ':' ? data + kind + 1 : data);
-    text[strcspn(text, "?")] = '\0';
-    char *second = strchr(text, ',');
-    paths[0]     = text;
-    if (second == NULL)
-        return 1;
-    *second  = '\0';
-    paths[1] = second + 1;
-    return 2;
+    size_t      length = strcspn(data, ":/");
+    const bool  kind   = data[length] == ':';
+    const char *ends   = kind ? lki_path_ends(data) : access(data, F_OK) == 0 ? "" : ",?";
+    (void)snprintf(text, PATH, "%s", kind ? data + length + 1 : data);
+    char        *rest  = text + strcspn(text, ends);
+    const size_t count = *rest == ',' ? 2 : 1;
+    paths[0]           = text;
+    paths[1]           = count == 2 ? rest + 1 : NULL;
+    *rest              = '\0';
+    return count;
 }
 
 static outcome check_data(const verification *v)

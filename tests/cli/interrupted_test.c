@@ -1,5 +1,5 @@
 /* interrupted_test.c -- signals to `lockstep verify FILE`, which runs replays in other processes,
- * and to `lockstep export`.
+ * and to `lockstep export`, `lockstep tokenize` and `lockstep attest`.
  *
  * Method: the test stops a worker of a replay by SIGSTOP, so the replay cannot end by itself, and
  *         then sends a signal to the command.  A replay that ends before it is stopped is started
@@ -224,12 +224,85 @@ static void signals_end_an_export_and_remove_its_draft(void **state)
     end_export(state, SIGTERM);
 }
 
+/* Sends a signal to `tokenize` once its draft is there.  A command that was faster is repeated. */
+static void end_tokenize(void **state, int number)
+{
+    static const char *const arguments[] = { "lockstep", "tokenize", "--tokenizer",
+                                             LK_TEST_SOURCE "/tests/tokenizers/gpt2.json", "--out",
+                                             "t.bin", "long.txt", NULL };
+    static command_result    r;
+    char                     draft[64];
+    int                      status = 0;
+    for (int i = 0; i < TRIES && !WIFSIGNALED(status); i++) {
+        pid_t pid = start(*state, arguments);
+        (void)snprintf(draft, sizeof draft, "%s/t.bin.%d.new", (const char *)*state, (int)pid);
+        while (access(draft, F_OK) != 0 && !is_over(pid))
+            continue;
+        (void)kill(pid, number);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+    }
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != number)
+        fail_msg("signal %d: status %x", number, (unsigned)status);
+    shell(&r, state, "ls t.bin.*", 2);
+}
+
+static void signals_end_tokenize_and_remove_its_draft(void **state)
+{
+    static command_result r;
+    shell(&r, state, "seq 2000000 >long.txt", 0);
+    end_tokenize(state, SIGINT);
+    end_tokenize(state, SIGTERM);
+    end_tokenize(state, SIGHUP);
+}
+
+/* Sends a signal to `attest` alone while an ssh-keygen that takes its time signs. */
+static void end_attest(void **state, int number)
+{
+    static const char *const arguments[] = { "lockstep", "attest", "run", "--key", "key", "--out",
+                                             "signed.json", NULL };
+    static command_result    r;
+    int                      status, signer = 0;
+    char                     path[64];
+    (void)snprintf(path, sizeof path, "%s/signer", (const char *)*state);
+    pid_t pid = start(*state, arguments);
+    while (signer == 0 && waitpid(pid, &status, WNOHANG) == 0) {
+        FILE *file = fopen(path, "re");
+        if (file != NULL && fscanf(file, "%d\n", &signer) != 1)
+            signer = 0;
+        if (file != NULL)
+            (void)fclose(file);
+    }
+    assert_true(signer > 0);
+    assert_int_equal(kill(pid, number), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != number)
+        fail_msg("signal %d: status %x", number, (unsigned)status);
+    wait_for_end(signer);
+    shell(&r, state, "rm signer; ls signed.json*", 2);
+}
+
+static void signals_end_attest_and_remove_its_drafts(void **state)
+{
+    static command_result r;
+    char                  paths[4096];
+    const char           *before = getenv("PATH");
+    shell(&r, state, "mkdir slow; echo mine >key; printf '#!/bin/sh\necho $$ >signer\nexec sleep "
+          "60\n' >slow/ssh-keygen; chmod +x slow/ssh-keygen", 0);
+    (void)snprintf(paths, sizeof paths, "slow:%s", before);
+    assert_int_equal(setenv("PATH", paths, 1), 0);
+    end_attest(state, SIGINT);
+    end_attest(state, SIGTERM);
+    end_attest(state, SIGHUP);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(signals_end_the_replay_and_remove_its_folder),
         cmocka_unit_test(replays_do_not_outlive_a_killed_command),
         cmocka_unit_test(signals_end_an_export_and_remove_its_draft),
+        cmocka_unit_test(signals_end_tokenize_and_remove_its_draft),
+        cmocka_unit_test(signals_end_attest_and_remove_its_drafts),
     };
     return cmocka_run_group_tests(tests, make, remove_folder);
 }

@@ -99,6 +99,38 @@ static void outputs_overwrite_no_other_file(void **state)
     assert_string_equal(after.out, before.out);
 }
 
+/* Puts files of the user beside the outputs of a run, one of which has the name of a draft.
+ * Expects that they keep their contents, and that other files may have any name. */
+static void drafts_replace_no_other_file(void **state)
+{
+    static command_result r;
+    (void)run_shell(&r, *state,
+                    "mkdir beside && cd beside && echo mine >m.new && ln -s mine t.tmp && "
+                    LK_TEST_COMMAND " " MLP "--steps 2 --metrics m --trace t && cat m.new && "
+                    "readlink t.tmp && ls");
+    assert_non_null(strstr(r.out, "mine\nmine\nm\nm.new\nt\nt.tmp\n"));
+    (void)run_shell(&r, *state,
+                    "mkdir taken && cd taken && sh -c 'echo mine >m.$$.new; exec " LK_TEST_COMMAND
+                    " " MLP "--worker-mode threads --steps 2 --quiet --metrics m'; cat m.*.new");
+    assert_non_null(strstr(r.out, "mine\n"));
+    assert_says(r.err, "cannot write the metrics 'm' as");
+}
+
+/* Logs to a pipe without a reader, and to one whose reader comes a little later. */
+static void a_pipe_without_a_reader_is_named(void **state)
+{
+    static command_result r;
+    (void)run_shell(&r, *state, "mkfifo unread; " LK_TEST_COMMAND " " MLP
+                                "--steps 2 --workers 2 --quiet --timeout 3 --log unread");
+    assert_int_not_equal(r.status, 0);
+    assert_says(r.err, "note: the log 'unread' is a pipe that nobody reads; waiting for a reader");
+    (void)run_shell(&r, *state, "(sleep 0.3; cat unread >read) & " LK_TEST_COMMAND " " MLP
+                                "--steps 2 --workers 2 --quiet --log unread; wait; "
+                                "grep -c loss_bits read");
+    assert_non_null(strstr(r.out, "\n2\n"));
+    assert_string_equal(r.err, "");
+}
+
 /* Starts a second run with the log, and with the event files, of a first one.  Expects that it is
  * refused, and that a log without steps is not kept. */
 static void the_outputs_of_another_run_are_kept(void **state)
@@ -242,6 +274,8 @@ int main(void)
         cmocka_unit_test(a_resume_refuses_other_data),
         cmocka_unit_test(a_resume_refuses_other_weights),
         cmocka_unit_test(outputs_overwrite_no_other_file),
+        cmocka_unit_test(drafts_replace_no_other_file),
+        cmocka_unit_test(a_pipe_without_a_reader_is_named),
         cmocka_unit_test(the_outputs_of_another_run_are_kept),
         cmocka_unit_test(a_resume_keeps_the_log_of_another_run),
         cmocka_unit_test(a_log_goes_with_its_run),

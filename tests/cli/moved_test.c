@@ -83,6 +83,40 @@ static void lost_data_are_named(void **state)
           "verify lost/run --step 2 --data elsewhere", 0);
 }
 
+/* The name of a text has the characters that end a path in other kinds of data. */
+static void texts_have_any_name(void **state)
+{
+    static command_result r;
+    shell(&r, state, "mkdir any && cd any && seq 300 >'a,b?c.txt' && " LOCKSTEP "train gpt "
+          "--layers 1 --heads 1 --width 8 --context 8 --global-batch 8 --virtual-workers 2 --lr "
+          "0.01 --workers 1 --quiet --data 'a,b?c.txt' --steps 4 --checkpoint run --log run.jsonl "
+          "&& " LOCKSTEP "attest run", 0);
+    shell(&r, state, LOCKSTEP "resume any/run --steps 6", 0);
+    shell(&r, state, LOCKSTEP "resume any/run --steps 7 --data 'text:any/a,b?c.txt'", 0);
+    shell(&r, state, LOCKSTEP "verify any/run --step 7", 0);
+    shell(&r, state, LOCKSTEP "verify any/run.attest.json --segments all", 0);
+    assert_says(r.out, "data: equal\n");
+    shell(&r, state, LOCKSTEP "verify any/run.attest.json --data 'any/a,b?c.txt'", 0);
+    assert_says(r.out, "data: equal\n");
+    shell(&r, state, LOCKSTEP "train gpt --data 'any/a,b?c.txt' --log 'any/a,b?c.txt'", 2);
+    assert_says(r.err, "is a file that the run reads");
+}
+
+/* A record is JSON, so it cannot have a path that is not UTF-8. */
+static void paths_that_are_not_recorded_are_named(void **state)
+{
+    static command_result r;
+    shell(&r, state, "b=$(printf 'bad\\377'); mkdir \"$b\"; seq 300 >\"$b\"/book.txt; " LOCKSTEP
+          "train gpt --layers 1 --heads 1 --width 8 --context 8 --workers 1 --quiet --steps 2 "
+          "--data \"$b\"/book.txt --log \"$b\"/log --checkpoint named && cd \"$b\" && " LOCKSTEP
+          "train gpt --layers 1 --heads 1 --width 8 --context 8 --workers 1 --quiet --steps 2 "
+          "--data book.txt --checkpoint ../inside", 0);
+    assert_says(r.err, "note: --data text:bad\377/book.txt is not UTF-8, so the run keeps its");
+    assert_says(r.err, "note: --log bad\377/log is not UTF-8, so the run keeps its options");
+    assert_says(r.err, "cannot write '../inside/command.json': the path of the run, or of the "
+                       "current directory, is not UTF-8");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -90,6 +124,8 @@ int main(void)
         cmocka_unit_test(lost_weights_are_given),
         cmocka_unit_test(lost_data_are_named),
         cmocka_unit_test(files_are_found_beside_the_run),
+        cmocka_unit_test(texts_have_any_name),
+        cmocka_unit_test(paths_that_are_not_recorded_are_named),
     };
     return cmocka_run_group_tests(tests, make, remove_folder);
 }

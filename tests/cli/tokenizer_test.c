@@ -175,7 +175,42 @@ static void other_tokenizers_are_refused(void **state)
     assert_non_null(strstr(result.err, "--out note is a file of another kind"));
     shell(&result, state, "test $(cat note) = mine; " LOCKSTEP "tokenize text --tokenizer "
         OF("gpt2") " --out tokens.bin", 0);
-    shell(&result, state, "test ! -e new.bin && test ! -e new.bin.tmp", 0);
+    shell(&result, state, "! ls | grep new", 0);
+}
+
+/* Names two files before, between and after the options, in the order in which they are joined. */
+static void options_stand_anywhere(void **state)
+{
+    static const char *const lines[] = {
+        "--tokenizer " OF("gpt2") " --out t --documents text ./--documents",
+        "text ./--documents --tokenizer " OF("gpt2") " --out=t --documents",
+        "--out t text --tokenizer " OF("gpt2") " ./--documents --documents",
+        "text --documents --out t --tokenizer " OF("gpt2") " -- --documents",
+    };
+    static command_result result;
+    char                  line[1000];
+    shell(&result, state, "echo two >./--documents", 0);
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        (void)snprintf(line, sizeof line, "rm -f t; " LOCKSTEP "tokenize %s && { [ -e first ] || "
+                       "cp t first; } && cmp t first", lines[i]);
+        shell(&result, state, line, 0);
+    }
+}
+
+/* Puts files of the user beside a token file, one of which has the name of a draft. */
+static void drafts_replace_no_other_file(void **state)
+{
+    static command_result result;
+    shell(&result, state, "mkdir beside && ln -s other beside/t.bin.tmp; " LOCKSTEP "tokenize text "
+        "--tokenizer " OF("gpt2") " --out beside/t.bin && ls beside", 0);
+    assert_non_null(strstr(result.out, "t.bin\nt.bin.tmp\n"));
+    shell(&result, state, "test -L beside/t.bin.tmp && test ! -L beside/t.bin", 0);
+    shell(&result, state, "sh -c 'echo mine >beside/u.$$.new; exec " LOCKSTEP "tokenize text "
+        "--tokenizer " OF("gpt2") " --out beside/u'", 1);
+    assert_says(result.err, "cannot write 'beside/u': File exists");
+    shell(&result, state, "test $(cat beside/u.*.new) = mine && mkfifo beside/pipe", 0);
+    shell(&result, state, LOCKSTEP "tokenize text --tokenizer " OF("gpt2") " --out beside/pipe", 2);
+    assert_says(result.err, "--out beside/pipe is a file of another kind");
 }
 
 int main(void)
@@ -190,6 +225,8 @@ int main(void)
         cmocka_unit_test(documents_of_ids_need_no_tokenizer),
         cmocka_unit_test(bytes_are_not_evaluated_as_other_tokens),
         cmocka_unit_test(other_tokenizers_are_refused),
+        cmocka_unit_test(drafts_replace_no_other_file),
+        cmocka_unit_test(options_stand_anywhere),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -224,19 +224,23 @@ static void a_trace_that_cannot_be_written_is_an_error(void **state)
     assert_says(r.err, "nowhere/t.json");
 }
 
-/* Holds the first run in the middle of merging: its draft is a pipe that nobody empties. */
+/* Stops the first run in the middle of merging: its draft is named after the process, and is
+ * there.  A run that has merged before it is stopped is started again. */
 static void a_trace_that_is_being_merged_is_refused(void **state)
 {
     static command_result r;
     (void)run_shell(&r, *state,
-                    "mkfifo slow.json.tmp; " LK_TEST_COMMAND " " GPT
-                    "--steps 60 --workers 1 --trace slow.json >first 2>&1 & exec 3<slow.json.tmp; "
+                    "tries=0; while [ $((tries += 1)) -lt 50 ]; do rm -f slow.json; "
+                    LK_TEST_COMMAND " " GPT "--steps 60 --workers 1 --trace slow.json >first "
+                    "2>&1 & until [ -e slow.json ]; do for d in slow.json.*.new; do "
+                    "[ -e $d ] || continue; pid=${d#slow.json.}; pid=${pid%.new}; kill -STOP $pid; "
+                    "until [ -e slow.json ] || grep -qs '^State:.T' /proc/$pid/status; do :; done; "
+                    "[ ! -e $d ] || break 3; kill -CONT $pid; done; done; wait $!; done; "
                     "timeout 100 " LK_TEST_COMMAND " " GPT "--steps 2 --workers 1 --trace "
-                    "slow.json; echo $?; "
-                    "cat <&3 >merged.json; wait $!; echo $?");
+                    "slow.json; echo $?; kill -CONT $pid; wait $!; echo $?");
     assert_string_equal(r.out, "1\n0\n");
     assert_says(r.err, "another run is writing the --trace 'slow.json'");
-    trace t = read_trace(*state, "merged.json");
+    trace t = read_trace(*state, "slow.json");
     assert_int_equal(count_of(&t, 0, "step"), 60);
     close_trace(&t);
 }
@@ -247,13 +251,32 @@ static void a_run_that_fails_early_merges_no_parts_of_others(void **state)
 {
     static command_result r;
     (void)run_shell(&r, *state,
-                    "mkfifo kept.json.tmp; (" LK_TEST_COMMAND " " GPT "--steps 60 --workers 1 "
-                    "--trace kept.json >first 2>&1; echo $? >ended) & exec 3<kept.json.tmp; "
-                    "cp kept.json.rank-0.part part; cat <&3 >merged; wait; cat ended; "
+                    LK_TEST_COMMAND " " GPT "--steps 100000 --workers 1 --trace kept.json "
+                    ">first 2>&1 & until [ -s kept.json.rank-0.part ]; do sleep 0.01; done; "
+                    "cp kept.json.rank-0.part part; kill $!; wait $!; echo $?; "
                     "cp part kept.json.rank-0.part; rm kept.json; " LK_TEST_COMMAND " " GPT
                     "--steps 9 --workers 1 --log /dev/full --trace kept.json; echo $?; ls kept*");
-    assert_string_equal(r.out, "0\n1\nkept.json.rank-0.part\n");
+    assert_string_equal(r.out, "75\n1\nkept.json.rank-0.part\n");
     assert_says(r.err, "cannot write the log '/dev/full'");
+}
+
+/* Puts files of the user where ranks have their parts.  Expects that they keep their contents. */
+static void parts_replace_no_other_file(void **state)
+{
+    static const char *const files[] = { "echo precious >u.rank-0.part", "ln -s w u.rank-0.part",
+                                         "mkfifo u.rank-0.part",
+                                         "seq 999 >u.rank-0.part" };
+    static command_result r;
+    char                  line[1000];
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        (void)snprintf(line, sizeof line,
+                       "rm -f u.*; echo precious >w; %s; stat -c '%%i %%s' u.* w >before; timeout "
+                       "100 " LK_TEST_COMMAND " " GPT "--steps 2 --workers 1 --trace u; echo $?; "
+                       "stat -c '%%i %%s' u.* w | diff - before", files[i]);
+        (void)run_shell(&r, *state, line);
+        assert_string_equal(r.out, "1\n");
+        assert_says(r.err, "'u.rank-0.part' is a link or a file of another kind");
+    }
 }
 
 int main(void)
@@ -266,6 +289,7 @@ int main(void)
         cmocka_unit_test(a_trace_that_cannot_be_written_is_an_error),
         cmocka_unit_test(a_trace_that_is_being_merged_is_refused),
         cmocka_unit_test(a_run_that_fails_early_merges_no_parts_of_others),
+        cmocka_unit_test(parts_replace_no_other_file),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -6,6 +6,7 @@
  * display, the event files and the metrics get the same values.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <libgen.h>
 #include <math.h>
 #include <stdarg.h>
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -73,13 +75,35 @@ static lk_status find_prefix(const char *path, uint64_t start, size_t *bytes)
     return LK_OK;
 }
 
+/* Opens a pipe for writing.  Waits for its reader, and says so after a second. */
+static int open_pipe(lki_journal *journal, const char *path)
+{
+    const struct timespec moment = { .tv_nsec = 20000000 };
+    const int             how    = O_WRONLY | O_APPEND | O_CLOEXEC;
+    for (int i = 0; i < 50; i++) {
+        int fd = open(path, how | O_NONBLOCK);
+        if (fd >= 0)
+            (void)fcntl(fd, F_SETFL, O_APPEND);
+        if (fd >= 0 || errno != ENXIO)
+            return fd;
+        (void)nanosleep(&moment, NULL);
+    }
+    lki_journal_note(journal, "note: the log '%s' is a pipe that nobody reads; waiting for a "
+                     "reader", path);
+    return open(path, how);
+}
+
 /* Opens the log, and locks it if it is a regular file.  Sets `is_free` to false if another process
  * has locked it. */
 static lk_status log_open(lki_journal *journal, const char *path, bool *is_free)
 {
     struct stat info;
     *is_free     = true;
-    journal->log = fopen(path, "ae");
+    if (stat(path, &info) == 0 && S_ISFIFO(info.st_mode)) {
+        int fd       = open_pipe(journal, path);
+        journal->log = fd >= 0 ? fdopen(fd, "a") : NULL;
+    } else
+        journal->log = fopen(path, "ae");
     if (journal->log == NULL)
         return lk_fail(LK_EIO, "cannot write the log '%s': %s", path, strerror(errno));
     (void)setvbuf(journal->log, NULL, _IOLBF, 1 << 14);

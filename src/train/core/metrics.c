@@ -114,30 +114,27 @@ static int lock_draft(FILE *draft)
 
 lk_status lki_metrics_write(lki_metrics *m, lki_metrics_values values)
 {
-    char   draft[4096];
-    double now  = lki_seconds();
-    int    lock = -1;
+    lki_draft_names names;
+    double          now = lki_seconds();
     if (m->path == NULL || values.step->step == 0 ||
         (!values.done && m->written > 0 && now - m->written < EVERY_SECONDS))
         return LK_OK;
     m->written = now;
-    if (snprintf(draft, sizeof draft, "%s.new", m->path) >= (int)sizeof draft)
-        return lk_fail(LK_EINVAL, "`metrics` has a path of %zu bytes", strlen(m->path));
-    FILE *file = fopen(draft, "we");
-    bool  good = file != NULL;
-    if (good) {
-        lock = lock_draft(file);
-        write_all(file, m, &values);
-        good = ferror(file) == 0;
-        good = fclose(file) == 0 && good;
-    }
-    if (good && rename(draft, m->path) == 0) {
+    FILE *file = lki_file_draft(&names, m->path);
+    if (file == NULL)
+        return lk_fail(LK_EIO, "cannot write the metrics '%s' as '%s': %s", m->path, names.draft,
+                       strerror(errno));
+    int lock = lock_draft(file);
+    write_all(file, m, &values);
+    bool good = ferror(file) == 0;
+    good      = fclose(file) == 0 && good;
+    if (good && rename(names.draft, names.file) == 0) {
         keep_lock(m, lock);
         return LK_OK;
     }
     lk_status status = lk_fail(LK_EIO, "cannot write the metrics '%s': %s", m->path,
                                strerror(errno));
-    (void)unlink(draft);
+    (void)unlink(names.draft);
     if (lock >= 0)
         (void)close(lock);
     return status;

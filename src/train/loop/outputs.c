@@ -97,6 +97,8 @@ static int try_file(const lk_train_config *c, const char *path)
 static bool is_data(const char *path, const char *source)
 {
     const char *colon = strchr(source, ':');
+    if (colon != NULL && are_same(path, colon + 1)) /* with a comma or a `?` in its name */
+        return true;
     for (const char *at = colon != NULL ? colon + 1 : source; *at != '\0';) {
         char   piece[PATH_MAX];
         size_t length = strcspn(at, ",?");

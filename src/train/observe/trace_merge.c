@@ -191,19 +191,18 @@ static void write_part(FILE *out, const part *p, int64_t zero, uint64_t *lost)
 
 static lk_status write_all(const char *path, const part *parts, uint32_t count)
 {
-    char     temporary[4096];
-    int64_t  zero = INT64_MAX;
-    uint64_t lost = 0;
+    lki_draft_names names;
+    int64_t         zero = INT64_MAX;
+    uint64_t        lost = 0;
 
-    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
-        return lk_fail(LK_EINVAL, "`trace` has a path of %zu bytes", strlen(path));
     for (uint32_t i = 0; i < count; i++) {
         int64_t first = earliest(&parts[i]);
         zero          = first < zero ? first : zero;
     }
-    FILE *out = fopen(temporary, "we");
+    FILE *out = lki_file_draft(&names, path);
     if (out == NULL)
-        return lk_fail(LK_EIO, "cannot write the trace '%s': %s", temporary, strerror(errno));
+        return lk_fail(LK_EIO, "cannot write the trace '%s' as '%s': %s", path, names.draft,
+                       strerror(errno));
     fputs(LKI_TRACE_OPENING, out);
     for (uint32_t i = 0; i < count; i++) {
         write_process(out, &parts[i], i == 0);
@@ -212,9 +211,11 @@ static lk_status write_all(const char *path, const part *parts, uint32_t count)
     fprintf(out, "\n], \"lost_spans\": %llu}\n", (unsigned long long)lost);
     bool failed = ferror(out) != 0;
     failed      = fclose(out) != 0 || failed;
-    if (failed || rename(temporary, path) != 0)
-        return lk_fail(LK_EIO, "cannot write the trace '%s': %s", path, strerror(errno));
-    return LK_OK;
+    if (!failed && rename(names.draft, names.file) == 0)
+        return LK_OK;
+    lk_status status = lk_fail(LK_EIO, "cannot write the trace '%s': %s", path, strerror(errno));
+    (void)unlink(names.draft);
+    return status;
 }
 
 /* Returns true if a launcher started the rank, or ran it in a thread.  0: any launcher. */
@@ -224,14 +225,16 @@ static bool is_of(const lki_trace_head *head, uint32_t launcher)
 }
 
 /* Opens a part and locks it.  Sets `p->lock` to -1 if there is none, or if it is one of another
- * run.  Its ranks have ended, so nobody else holds the lock of a part of this run. */
+ * run.  A link is no part.  The ranks of this run have ended, so nobody else holds the lock of one
+ * of its parts. */
 static lk_status lock_part(part *p, uint32_t launcher)
 {
     lki_trace_head head;
-    p->lock = open(p->path, O_RDONLY | O_CLOEXEC);
+    p->lock = open(p->path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
     if (p->lock < 0)
-        return errno == ENOENT ? LK_OK
-                               : lk_fail(LK_EIO, "cannot open '%s': %s", p->path, strerror(errno));
+        return errno == ENOENT || errno == ELOOP
+                   ? LK_OK
+                   : lk_fail(LK_EIO, "cannot open '%s': %s", p->path, strerror(errno));
     bool whole = pread(p->lock, &head, sizeof head, 0) == (ssize_t)sizeof head;
     if ((!whole || is_of(&head, launcher)) && lki_file_lock(p->lock) != EWOULDBLOCK &&
         lki_file_is_current(p->lock, p->path))
@@ -261,7 +264,7 @@ static lk_status find_parts(part *parts, uint32_t *found, const char *path, uint
         ++*found; /* so that the caller closes it also after a failure */
         LK_TRY(part_read(p));
         if (p->names == NULL || !is_of(&p->head, launcher)) {
-            if (p->names == NULL) /* the rank ended before it had written anything */
+            if (p->map.bytes == 0) /* the rank ended before it had written anything */
                 (void)unlink(p->path);
             part_close(p);
             --*found;

@@ -71,6 +71,22 @@ static lk_status put_head(lki_trace_part *part, uint32_t rank, uint32_t host, ui
     return LK_OK;
 }
 
+static lk_status refuse_other(const char *path)
+{
+    return lk_fail(LK_EIO, "'%s' is a link or a file of another kind, and would be overwritten by "
+                           "a part of the trace: give another `trace`, or remove it", path);
+}
+
+/* Returns true if an open file is no part of a trace.  That of a rank which was killed at once is
+ * empty. */
+static bool is_other(int fd)
+{
+    char    head[sizeof LKI_TRACE_MAGIC - 1];
+    ssize_t bytes = pread(fd, head, sizeof head, 0);
+    return bytes != 0 &&
+           (bytes < (ssize_t)sizeof head || memcmp(head, LKI_TRACE_MAGIC, sizeof head) != 0);
+}
+
 /* Opens the file and locks it until it is closed.  Two runs with one trace would mix parts.  The
  * file is emptied only under its lock, because the launcher of a run that has just ended may still
  * be reading it (trace_merge.c). */
@@ -80,6 +96,8 @@ static lk_status open_file(lki_trace_part *part, const char *path)
     int  why = lki_file_open_locked(&part->fd, part->path, &made);
     if (why == EWOULDBLOCK)
         return lki_output_in_use("trace", path);
+    if (why == ELOOP || (why == 0 && is_other(part->fd)))
+        return refuse_other(part->path);
     if (why == 0 && ftruncate(part->fd, 0) != 0)
         why = errno;
     return why == 0 ? LK_OK
