@@ -18,6 +18,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import zlib
 
 END = ("<|endoftext|>", "<|end_of_text|>", "</s>")   # the first that the tokenizer has
 SHARD_MIB = 256
@@ -47,6 +48,13 @@ def _parquet(path, key):
         raise Refused(f"{path}: {error}") from None
 
 
+def _json(line, path, number):
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise Refused(f"{path}, line {number}: {error}") from None
+
+
 def _json_lines(path, key):
     opened = gzip.open(path, "rb") if path.name.endswith(".gz") else open(path, "rb")
     number = 0
@@ -54,13 +62,13 @@ def _json_lines(path, key):
         with opened as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    value = json.loads(line)
+                    value = _json(line, path, number)
                     if not isinstance(value, dict) or key not in value:
                         raise Refused(f"{path}, line {number} is no object with the member "
                                       f"{key!r}: name it with --text-key")
                     yield value[key]
-    except (ValueError, EOFError, OSError) as error:
-        raise Refused(f"{path}, after line {number - 1}: {error}") from None
+    except (EOFError, OSError, zlib.error) as error:
+        raise Refused(f"{path}, after line {number}: {error}") from None
 
 
 def _text(path, _key):

@@ -106,7 +106,13 @@ class Prepare(unittest.TestCase):
 
     def test_what_cannot_be_read_is_refused_and_nothing_is_left(self):
         (self.folder / "bad.jsonl").write_text('{"text": "a"}\n{"text": ')
-        self.refused("bad.jsonl, after line 1", "in", "bad.jsonl")
+        self.refused("bad.jsonl, line 2: Expecting value", "in", "bad.jsonl")
+        (self.folder / "bad.jsonl").write_bytes(b'{"text": "\xff"}')
+        self.refused("bad.jsonl, line 1: 'utf-8' codec", "bad.jsonl")
+        whole = gzip.compress(b'{"text": "a"}\n')
+        for damaged in (whole[:-9], whole[:10] + b"\xff" * 20):
+            (self.folder / "bad.jsonl.gz").write_bytes(damaged)
+            self.refused("bad.jsonl.gz, after line ", "bad.jsonl.gz")
         (self.folder / "bad.jsonl").write_text('{"text": "a"}\n{"body": "b"}\n')
         self.refused("bad.jsonl, line 2 is no object with the member 'text'", "bad.jsonl")
         (self.folder / "bad.jsonl").write_text('{"text": 3}')

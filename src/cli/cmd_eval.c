@@ -226,7 +226,7 @@ const lki_command lki_command_eval = {
         "RUN may also be a folder as transformers writes it, which is evaluated in FP32.",
     .examples = "  lockstep eval run1 --data other.txt\n"
                 "  lockstep eval run1/step-00000500 --json\n"
-                "  lockstep eval --init SmolLM2-135M --adapter adapters --data notes.txt",
+                "  lockstep eval --init Qwen3-0.6B --adapter adapters --data notes.txt",
     .options  = table,
     .main     = eval_main,
 };

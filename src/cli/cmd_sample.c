@@ -151,7 +151,7 @@ const lki_command lki_command_sample = {
                 "The output is UTF-8: a byte that is in no character becomes U+FFFD.  --raw\n"
                 "writes the bytes of a byte-level model as they are.",
     .examples = "  lockstep sample run1 --prompt \"static int \" --tokens 400 --seed 3\n"
-                "  lockstep sample SmolLM2-135M --adapter adapters --prompt \"The sea \"",
+                "  lockstep sample Qwen3-0.6B --adapter adapters --prompt \"The sea \"",
     .options  = table,
     .main     = sample_main,
     .other_name = "generate",

@@ -222,7 +222,7 @@ const lki_command lki_command_train = {
         "Started by mpirun, srun or torchrun, it joins their job.  An environment that describes\n"
         "half of a job, such as RANK without WORLD_SIZE, is refused with status 2.",
     .examples =
-        "  lockstep train --init SmolLM2-135M --data notes --lr 1e-5 --checkpoint run2\n"
+        "  lockstep train --init Qwen3-0.6B --data notes --lr 1e-5 --checkpoint run2\n"
         "  lockstep train gpt --data book.txt --checkpoint run1\n"
         "  lockstep train gpt --data text:book.txt --validation 0.1 --workers 2 \\\n"
         "      --global-batch 32 --steps 500 --optimizer adamw --lr 1e-3 --checkpoint run1\n"

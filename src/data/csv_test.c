@@ -195,6 +195,12 @@ static void quoted_targets(void **state)
                 "there are \"price, net\", a");
     lkt_refuses("csv:t.csv", TARGET(.target = "\"price, net\"c"), LK_EINVAL, "'c' stands after",
                 "write commas between names");
+    lkt_refuses("csv:t.csv", TARGET(.target = "\"c"), LK_EINVAL, "`target`: the quote before 'c'",
+                "is not closed");
+    lkt_refuses("csv:t.csv", TARGET(.target = "c,"), LK_EINVAL, "`target` has an empty name",
+                "the columns \"price, net\", a");
+    lkt_refuses("csv:t.csv", TARGET(.target = "c,price, net"), LK_EINVAL, "`target` price: ",
+                "write '\"price, net\"', with the double quotes, for that column");
 }
 
 static void refused_options(void **state)

@@ -86,21 +86,46 @@ static lk_status list_folders(lki_listing *out, const char *path)
     return status;
 }
 
-/* Returns true if the folders are parts of a data set, `train` and perhaps others, and not classes,
- * one of which may be called `train`. */
-static bool are_parts(const lki_listing *folders)
+static bool has_name(const lki_listing *folders, const char *name)
+{
+    for (size_t i = 0; i < folders->count; i++)
+        if (strcmp(folders->paths[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* Returns the first folder whose name is not that of a part; NULL if there is none. */
+static const char *first_class(const lki_listing *folders)
 {
     static const char *const parts[] = { "train", "val", "validation", "test" };
-    bool                     train   = false;
     for (size_t i = 0; i < folders->count; i++) {
         bool known = false;
         for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++)
             known = known || strcmp(folders->paths[i], parts[p]) == 0;
         if (!known)
-            return false;
-        train = train || strcmp(folders->paths[i], "train") == 0;
+            return folders->paths[i];
     }
-    return train;
+    return NULL;
+}
+
+/* Sets *parts to true if the folders are parts of a data set, `train` and perhaps others, and not
+ * classes, one of which may be called `train`.  Fails if they are a mix of both, or parts without
+ * `train`. */
+static lk_status check_parts(bool *parts, const lki_listing *folders, const char *path)
+{
+    const char *class = first_class(folders);
+    const char *val   = has_name(folders, "val") ? "val" : "validation";
+    const bool  train = has_name(folders, "train");
+    *parts            = train && class == NULL;
+    if (train && class != NULL && has_name(folders, val))
+        return lk_fail(LK_EFORMAT, "'%s' has the parts train and %s, and %s, which is no part: "
+                                   "move %s away, or give 'folder:%s/train' and `validation` "
+                                   "FRACTION", path, val, class, class, path);
+    if (!train && class == NULL && folders->count > 0)
+        return lk_fail(LK_EFORMAT, "'%s' has the part %s, but no train; give a part alone as "
+                                   "'folder:%s/%s'", path, folders->paths[0], path,
+                       folders->paths[0]);
+    return LK_OK;
 }
 
 /* Sets the folders of the training and validation parts. */
@@ -108,8 +133,10 @@ static lk_status find_parts(lk_dataset *dataset, const char *path)
 {
     folder     *self = dataset->state;
     lki_listing folders;
+    bool        parts  = false;
     lk_status   status = list_folders(&folders, path);
-    const bool  parts  = status == LK_OK && are_parts(&folders);
+    if (status == LK_OK)
+        status = check_parts(&parts, &folders, path);
     if (status == LK_OK)
         status = parts ? lki_path_join(&self->train, path, "train")
                        : lki_path_join(&self->train, "", path);

@@ -149,11 +149,17 @@ static void train_and_val_are_parts(void **state)
     lkt_refuses("folder:parts", &none, LK_EFORMAT, "'parts/val' has a class 'yak'", "/train'");
     run("rm -r parts/val/*");
     lkt_refuses("folder:parts", &none, LK_EFORMAT, "'parts/val'", "no folder for each class");
-    run("mkdir parts/bus && cp parts/train/zebra/1.png parts/bus; rm -r parts/val parts/test");
+    run("mkdir parts/bus && cp parts/train/zebra/1.png parts/bus");
+    lkt_refuses("folder:parts", &none, LK_EFORMAT, "'parts' has the parts train and val, and bus",
+                "move bus away, or give 'folder:parts/train'");
+    run("rm -r parts/val parts/test");
     set = lkt_open("folder:parts", &none); /* bus and train are classes */
     assert_string_equal(lk_dataset_describe(set)->class_names[1], "train");
     assert_int_equal(lk_dataset_describe(set)->train_count, 5);
     lk_dataset_free(set);
+    run("mkdir -p held && mv parts/train held/val");
+    lkt_refuses("folder:held", &none, LK_EFORMAT, "'held' has the part val, but no train",
+                "'folder:held/val'");
 }
 
 static void resize_takes_the_centre(void **state)

@@ -132,14 +132,32 @@ static void list_columns(const lki_table *table, char *out, size_t bytes)
     }
 }
 
-static lk_status mark_target(lki_table *table, const char *name)
+/* Fails because of a name that no column has.  `from` begins with it, in the option. */
+static lk_status refuse_name(const lki_table *table, const char *name, const char *from)
 {
-    char              names[400];
-    lki_table_column *column = find(table, name);
+    char names[400];
     list_columns(table, names, sizeof names);
-    if (column == NULL)
-        return lk_fail(LK_EINVAL, "`target` %.60s: '%s' has no such column; there are %s", name,
+    for (size_t i = 0; i < table->column_count; i++) {
+        const char  *other = table->columns[i].name;
+        const size_t bytes = strlen(other);
+        if (strchr(other, ',') != NULL && strncmp(from, other, bytes) == 0 &&
+            (from[bytes] == '\0' || from[bytes] == ','))
+            return lk_fail(LK_EINVAL, "`target` %.60s: '%s' has no such column; write "
+                                      "'\"%.60s\"', with the double quotes, for that column", name,
+                           table->path, other);
+    }
+    if (*name == '\0')
+        return lk_fail(LK_EINVAL, "`target` has an empty name; '%s' has the columns %s",
                        table->path, names);
+    return lk_fail(LK_EINVAL, "`target` %.60s: '%s' has no such column; there are %s", name,
+                   table->path, names);
+}
+
+static lk_status mark_target(lki_table *table, const char *name, const char *from)
+{
+    lki_table_column *column = find(table, name);
+    if (column == NULL)
+        return refuse_name(table, name, from);
     if (column->is_target)
         return lk_fail(LK_EINVAL, "`target` names the column '%.60s' twice", column->name);
     column->is_target                    = true;
@@ -148,25 +166,32 @@ static lk_status mark_target(lki_table *table, const char *name)
 }
 
 /* Copies the name at *at, which may be in double quotes as in a header, and moves *at to its end.
- * Within quotes a double one stands for one. */
-static void copy_name(char *out, const char **at)
+ * Within quotes a double one stands for one.  Returns false if a quote is not closed. */
+static bool copy_name(char *out, const char **at)
 {
     const char *from   = *at;
     const bool  quoted = *from == '"';
+    bool        open   = quoted;
     for (from += quoted; *from != '\0' && (quoted || *from != ','); from++) {
-        if (quoted && *from == '"' && *++from != '"')
+        if (quoted && *from == '"' && *++from != '"') {
+            open = false;
             break;
+        }
         *out++ = *from;
     }
     *out = '\0';
     *at  = from;
+    return !open;
 }
 
 static lk_status mark_names(lki_table *table, const char *target, char *name)
 {
     for (;; target++) {
-        copy_name(name, &target);
-        LK_TRY(mark_target(table, name));
+        const char *from = target;
+        if (!copy_name(name, &target))
+            return lk_fail(LK_EINVAL, "`target`: the quote before '%.60s' is not closed; write one "
+                                      "at the end of the name", name);
+        LK_TRY(mark_target(table, name, from));
         if (*target == '\0')
             return LK_OK;
         if (*target != ',')

@@ -194,6 +194,23 @@ static lk_status read_scaling(lk_model_options *options, const json_t *rope, con
     return LK_OK;
 }
 
+/* Refuses an object with neither a type nor a theta.  Its keys may be types of layers, each with an
+ * object of its own. */
+static lk_status check_rope(const json_t *rope, const char *key, const char *path)
+{
+    char        why[100];
+    const char *first;
+    json_t     *value;
+    if (json_object_get(rope, "rope_type") != NULL || json_object_get(rope, "type") != NULL ||
+        json_object_get(rope, "rope_theta") != NULL)
+        return LK_OK;
+    (void)snprintf(why, sizeof why, "but `%s` has neither a rope_type nor a rope_theta of its own",
+                   key);
+    json_object_foreach((json_t *)(uintptr_t)rope, first, value)
+        return refuse(path, first, value, why);
+    return LK_OK;
+}
+
 /* Reads rotary position embeddings: `rope_theta` and `rope_scaling`, or, since transformers 5, both
  * in `rope_parameters`. */
 static lk_status read_rope(lk_model_options *options, const json_t *config, const char *path)
@@ -205,6 +222,7 @@ static lk_status read_rope(lk_model_options *options, const json_t *config, cons
     const json_t *type = json_object_get(rope, "rope_type");
     type  = type != NULL ? type : json_object_get(rope, "type");
     theta = theta != NULL ? theta : json_object_get(config, "rope_theta");
+    LK_TRY(check_rope(rope, both != NULL ? "rope_parameters" : "rope_scaling", path));
     LK_TRY(read_number(&options->rope_theta, theta, 10000, "rope_theta", path));
     if (both != NULL && scaling != NULL && !json_is_null(scaling) && !json_equal(both, scaling))
         return refuse(path, "rope_scaling", scaling, "and `rope_parameters` says otherwise: change "

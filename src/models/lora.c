@@ -153,6 +153,16 @@ static bool has_projection(const lk_model *model, const char *target, size_t byt
     return false;
 }
 
+/* Returns true if a target is the head, or an embedding, of a gpt or a llama. */
+static bool is_outside(const char *target, size_t bytes)
+{
+    static const char *const names[] = { "lm_head", "embed_tokens", "wte", "wpe" };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (ends_in(target, bytes, names[i], strlen(names[i])))
+            return true;
+    return false;
+}
+
 /* Fails because of a target of which the model has no adapter. */
 static lk_status refuse_target(const lk_model *model, const char *target, size_t bytes)
 {
@@ -160,6 +170,9 @@ static lk_status refuse_target(const lk_model *model, const char *target, size_t
     if (bytes == sizeof all_linear - 1 && strncmp(target, all_linear, bytes) == 0)
         return lk_fail(LK_EINVAL, "%s: `lora_targets`: all-linear stands for all projections but "
                                   "the head; give it alone", model->name);
+    if (is_outside(target, bytes))
+        return lk_fail(LK_EINVAL, "%s: `lora_targets` '%.*s': adapters of the head and of "
+                                  "embeddings are not supported", model->name, (int)bytes, target);
     return lk_fail(LK_EINVAL,
                    "%s: `lora_targets` '%.*s' is no projection of this model; there are %s, or "
                    "all-linear", model->name, (int)bytes, target,
@@ -197,11 +210,16 @@ lk_status lki_peft_check(const lki_peft *peft, const lk_model *model, const char
 {
     const char *at = strcmp(peft->targets, all_linear) == 0 ? NULL : peft->targets, *target;
     size_t      bytes;
-    while ((target = next_target(&at, &bytes)) != NULL)
+    while ((target = next_target(&at, &bytes)) != NULL) {
+        if (is_outside(target, bytes))
+            return lk_fail(LK_EUNSUPPORTED, "%s: 'target_modules' has %.*s, and adapters of the "
+                                            "head and of embeddings are not supported", path,
+                           (int)bytes, target);
         if (!has_projection(model, target, bytes))
             return lk_fail(LK_EINVAL, "%s: 'target_modules' has %.*s, which is no projection of a "
                                       "%s: the adapters are another model's", path, (int)bytes,
                            target, model->name);
+    }
     return LK_OK;
 }
 

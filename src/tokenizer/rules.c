@@ -4,14 +4,17 @@
 
 #include "tokenizer/parse.h"
 
+/* The end of messages, which says what can be done. */
+#define ELSEWHERE "; or encode the text with another program, and give the ids as tokens:FILE"
+
 /* The words that a value gives in messages: its type, or its JSON. */
 static lk_status refuse(const char *name, const char *key, const json_t *value, const char *rather)
 {
     const char *type = json_string_value(json_object_get(value, "type"));
     char       *text = type == NULL ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
     lk_status   status =
-        lk_fail(LK_EUNSUPPORTED, "'%s': %s %.200s is not supported; it must be %s", name, key,
-                type != NULL ? type : text != NULL ? text : "of that kind", rather);
+        lk_fail(LK_EUNSUPPORTED, "'%s': %s %.200s is not supported; it must be %s" ELSEWHERE, name,
+                key, type != NULL ? type : text != NULL ? text : "of that kind", rather);
     free(text);
     return status;
 }
@@ -61,10 +64,10 @@ static lk_status check_bytes(const json_t *value, bool splits, const char *name)
                       "ByteLevel, or a sequence of Split and ByteLevel");
     if (json_is_true(json_object_get(value, "add_prefix_space")))
         return lk_fail(LK_EUNSUPPORTED, "'%s': add_prefix_space true of the pre_tokenizer "
-                                        "ByteLevel is not supported", name);
+                                        "ByteLevel is not supported" ELSEWHERE, name);
     if ((regex == NULL || json_is_true(regex)) != splits)
         return lk_fail(LK_EUNSUPPORTED, "'%s': use_regex %s of the pre_tokenizer ByteLevel is not "
-                                        "supported %s", name, splits ? "false" : "true",
+                                        "supported %s" ELSEWHERE, name, splits ? "false" : "true",
                        splits ? "without a Split before it" : "after a Split");
     return LK_OK;
 }
@@ -87,15 +90,15 @@ static lk_status read_split(lk_tokenizer *tokenizer, const json_t *value, const 
     if (behavior == NULL || strcmp(behavior, "Isolated") != 0 ||
         json_is_true(json_object_get(value, "invert")))
         return lk_fail(LK_EUNSUPPORTED, "'%s': the pre_tokenizer Split must have behavior "
-                                        "Isolated, and invert false", name);
+                                        "Isolated, and invert false" ELSEWHERE, name);
     if (regex == NULL)
         return refuse(name, "the pattern of Split", pattern, "a Regex");
     for (lki_split split = 0; split < LKI_SPLITS; split++)
         if (strcmp(regex, lki_split_patterns[split]) == 0)
             return use_split(tokenizer, split);
-    return lk_fail(LK_EUNSUPPORTED, "'%s': text is split by the regular expression %.300s, which "
+    return lk_fail(LK_EUNSUPPORTED, "'%s': text is split by the regular expression %.200s, which "
                                     "is not supported: it must be that of GPT-2, Llama 3 or "
-                                    "Qwen 2", name, regex);
+                                    "Qwen 2" ELSEWHERE, name, regex);
 }
 
 static lk_status read_pre_tokenizer(lk_tokenizer *tokenizer, const json_t *value, const char *name)
@@ -107,7 +110,8 @@ static lk_status read_pre_tokenizer(lk_tokenizer *tokenizer, const json_t *value
     }
     if (json_array_size(list) != 2)
         return lk_fail(LK_EUNSUPPORTED, "'%s': the pre_tokenizer is a Sequence of %zu, not of "
-                                        "Split and ByteLevel", name, json_array_size(list));
+                                        "Split and ByteLevel" ELSEWHERE, name,
+                       json_array_size(list));
     LK_TRY(read_split(tokenizer, json_array_get(list, 0), name));
     return check_bytes(json_array_get(list, 1), false, name);
 }
@@ -129,7 +133,7 @@ static lk_status check_model(lk_tokenizer *tokenizer, const json_t *model, const
         return refuse(name, "dropout", dropout, "null");
     if (json_is_true(json_object_get(model, "byte_fallback")))
         return lk_fail(LK_EUNSUPPORTED, "'%s': byte_fallback true is not supported; tokens must be "
-                                        "those of ByteLevel", name);
+                                        "those of ByteLevel" ELSEWHERE, name);
     tokenizer->ignore_merges = json_is_true(json_object_get(model, "ignore_merges"));
     return LK_OK;
 }

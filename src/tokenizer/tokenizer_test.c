@@ -219,7 +219,9 @@ static const damage damages[] = {
     { "llama3", "\"use_regex\":false", "\"use_regex\":true", "use_regex true" },
     { "llama3", "{1,3}", "{1,4}", "{1,4}| ?[^\\s\\p{L}\\p{N}]+" },
     { "llama3", "\"Isolated\"", "\"Removed\"", "behavior Isolated" },
-    { "llama3", "\"type\":\"Split\"", "\"type\":\"Digits\"", "pre_tokenizer Digits" },
+    { "llama3", "\"type\":\"Split\"", "\"type\":\"Digits\"",
+      "pre_tokenizer Digits is not supported; it must be Split and ByteLevel; or encode the "
+      "text with another program, and give the ids as tokens:FILE" },
     { "gpt2", "\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"WordPiece\"",
       "decoder WordPiece" },
     { "llama3", "\"lstrip\":false", "\"lstrip\":true", "<|begin_of_text|>\" lstrip" },

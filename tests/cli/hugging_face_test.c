@@ -436,6 +436,7 @@ static void tokenizers_are_checked_before_they_are_used(void **state)
 }
 
 #define EDIT(key, from, to) "sed -i '/\"" key "\"/s/" from "/" to "/' bad/config.json"
+#define ROPE(values) "sed -i 's/^{/{\"rope_parameters\": {" values "},/' bad/config.json"
 #define INDEX(program) "sed -i '" program "' bad/*.index.json"
 
 static const damage_case refused[] = {
@@ -458,8 +459,8 @@ static const damage_case refused[] = {
       "`architectures` is [\"MambaForCausalLM\"]" },
     { EDIT("model_type", "qwen3", "mamba"), "llama", "`model_type` is \"mamba\", and only" },
     { EDIT("rope_type", "llama3", "yarn"), "llama", "`rope_type` is \"yarn\", and only" },
-    { "sed -i 's/^{/{\"rope_parameters\": {\"rope_type\": \"default\"},/' bad/config.json", "llama",
-      "`rope_parameters` says otherwise" },
+    { ROPE("\"rope_type\": \"default\""), "llama", "`rope_parameters` says otherwise" },
+    { ROPE("\"sliding\": {\"type\": 9}"), "llama", "9}, but `rope_parameters` has neither a" },
     { "sed -i 's/^{/{\"is_causal\": false,/' bad/config.json", "llama", "`is_causal` is false" },
     { "rm -r bad; cp -r gpt2 bad; " EDIT("n_positions", "32", "16"), "gpt",
       "'wpe.weight' is 32 x 16, but this model's is 16 x 16" },
@@ -478,8 +479,7 @@ static const damage_case refused[] = {
       "'lm_head.weight' is not equal to the embedding" },
     { EDIT("attention_bias", "false", "true"), "llama", "`attention_bias` is true" },
     { "rm bad/model-00001-*", "llama", "a shard is missing" },
-    { "rm bad/*.index.json", "llama",
-      "has shards of weights, but not model.safetensors.index.json" },
+    { "rm bad/*.index.json", "llama", "has shards of weights, but not model.safetensors.index" },
     { "rm bad/*.safetensors bad/*.index.json", "llama",
       "neither model.safetensors nor model.safetensors.index" },
     { "rm -r bad; cp -r gpt2 bad; cp lfs bad/model.safetensors", "gpt",

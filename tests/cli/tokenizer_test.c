@@ -69,6 +69,10 @@ static void the_tokenizer_of_a_run_is_found(void **state)
     shell(&result, state, LOCKSTEP "export run --out whole && " LOCKSTEP "export link --out linked "
         "&& (cd run/step-*2 && " LOCKSTEP "export . --out ../../dot) && diff -r whole linked && "
         "diff -r whole dot && test -f dot/tokenizer.json", 0);
+    shell(&result, state, "mv run/tokenizer.json away; " LOCKSTEP "export run --out none", 2);
+    assert_says(result.err, "the model of 'run' was trained with a tokenizer, and there is no '");
+    assert_says(result.err, "run/tokenizer.json'; put it back");
+    shell(&result, state, "mv away run/tokenizer.json; test ! -e none", 0);
 }
 
 /* Gives a new run directories in which a model's files lie, and expects that they stay. */

@@ -141,6 +141,15 @@ static lk_status set_tokens(exporter *e)
     return LK_OK;
 }
 
+/* Fails if text became tokens of the model by a tokenizer: it is not beside the run. */
+static lk_status refuse_missing(const exporter *e, const json_t *recorded, const char *tokenizer)
+{
+    return !json_is_true(json_object_get(recorded, "tokenizer"))
+               ? LK_OK
+               : lk_fail(LK_EINVAL, "the model of '%s' was trained with a tokenizer, and there is "
+                                    "no '%s'; put it back", e->options->path, tokenizer);
+}
+
 /* Decides whether files are copied, and checks the tokenizer among them.  A run on bytes that has
  * kept no folder has none: a tokenizer.json beside it is not its own. */
 static lk_status choose_files(exporter *e, const json_t *recorded, const lk_model_options *options)
@@ -150,8 +159,11 @@ static lk_status choose_files(exporter *e, const json_t *recorded, const lk_mode
     e->copies = !e->adapters &&
                 (access(path, F_OK) == 0 || lki_tokenizer_is_used(options, recorded));
     LK_TRY(lki_directory_join(path, e->run, "tokenizer.json"));
-    return !e->copies || access(path, F_OK) != 0
-               ? LK_OK : lki_tokenizer_fits_run(path, e->options->path, options, recorded);
+    if (!e->copies)
+        return LK_OK;
+    return access(path, F_OK) != 0
+               ? refuse_missing(e, recorded, path)
+               : lki_tokenizer_fits_run(path, e->options->path, options, recorded);
 }
 
 /* Makes the configuration of adapters, in place of that of the model. */
