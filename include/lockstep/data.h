@@ -146,6 +146,10 @@ typedef struct {
  * LK_EFORMAT (empty, truncated, mislabelled, oversized, too few for one sample). */
 LK_API LK_NODISCARD lk_status lk_dataset_open(lk_dataset **out, const char *spec,
                                               const lk_dataset_options *options);
+
+/* Returns the characters that end a path in a spec KIND:WHAT, for strcspn(): a comma in kinds with
+ * pairs of files, `?` in those with settings.  In other kinds paths may have all characters. */
+LK_API const char *lk_dataset_path_ends(const char *spec);
 LK_API void                   lk_dataset_free(lk_dataset *dataset);
 
 /* Returns LK_EIO, naming the file, if the size or modification time of a file has changed since it

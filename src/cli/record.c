@@ -19,6 +19,7 @@
 #include "cli/replace.h"
 #include "cli/values.h"
 #include "lockstep/checkpoint.h"
+#include "lockstep/data.h"
 #include "lockstep/report.h"
 
 enum { PATH = 2048 };
@@ -267,18 +268,6 @@ bool lki_record_log(const char *run, char *path, size_t bytes)
     return known;
 }
 
-const char *lki_path_ends(const char *source)
-{
-    static const struct {
-        const char *kind, *ends;
-    } kinds[] = { { "text:", "" }, { "cifar10:", "" }, { "csv:", "" }, { "idx:", "," },
-                  { "npy:", "," } };
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
-        if (strncmp(source, kinds[i].kind, strlen(kinds[i].kind)) == 0)
-            return kinds[i].ends;
-    return "?";
-}
-
 void lki_place_value(const lki_option *row, lki_place_hook place, void *context, const char *value,
                      char *out, size_t bytes)
 {
@@ -301,7 +290,7 @@ void lki_place_value(const lki_option *row, lki_place_hook place, void *context,
         return;
     }
     (void)snprintf(out, bytes, "%.*s", (int)head, known);
-    const size_t first = strcspn(known + head, lki_path_ends(known));
+    const size_t first = strcspn(known + head, lk_dataset_path_ends(known));
     const char  *rest  = known + head + first;
     const bool   pair  = *rest == ',';
     size_t       used  = strlen(out);

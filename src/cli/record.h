@@ -39,10 +39,6 @@ char **lki_record_arguments(const char *asker, const char *command, const char *
                             char *const *more, int *argc);
 void   lki_record_free(char **argv);
 
-/* Returns the characters that end a path in a data source KIND:WHAT: a comma in kinds with pairs of
- * files, `?` in those with settings.  In others paths have all characters. */
-const char *lki_path_ends(const char *source);
-
 /* Writes a path of `length` bytes as it is to be used. */
 typedef void (*lki_place_hook)(void *context, const char *path, size_t length, char *out,
                                size_t bytes);

@@ -12,7 +12,6 @@
 
 #include "cli/commands.h"
 #include "cli/difference.h"
-#include "cli/record.h"
 #include "cli/replay.h"
 #include "cli/settings.h"
 #include "cli/signature.h"
@@ -100,7 +99,7 @@ static size_t split_source(const char *data, char text[PATH], const char *paths[
 {
     size_t      length = strcspn(data, ":/");
     const bool  kind   = data[length] == ':';
-    const char *ends   = kind ? lki_path_ends(data) : access(data, F_OK) == 0 ? "" : ",?";
+    const char *ends   = kind ? lk_dataset_path_ends(data) : access(data, F_OK) == 0 ? "" : ",?";
     (void)snprintf(text, PATH, "%s", kind ? data + length + 1 : data);
     char        *rest  = text + strcspn(text, ends);
     const size_t count = *rest == ',' ? 2 : 1;

@@ -94,3 +94,15 @@ lk_status lki_split_pair(char *path[2], const char *text, const char *form)
     LK_TRY(copy(&path[0], text, (size_t)(comma - text)));
     return copy(&path[1], comma + 1, strlen(comma + 1));
 }
+
+const char *lk_dataset_path_ends(const char *spec)
+{
+    static const struct {
+        const char *kind, *ends;
+    } kinds[] = { { "text:", "" }, { "cifar10:", "" }, { "csv:", "" }, { "idx:", "," },
+                  { "npy:", "," } };
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (strncmp(spec, kinds[i].kind, strlen(kinds[i].kind)) == 0)
+            return kinds[i].ends;
+    return "?";
+}

@@ -44,7 +44,7 @@
  * repeated.
  *
  * Cost: a copy, in cache, of the values that a span's update reads, and 24 KiB for each thread of a
- * rank, up to LKI_ENTRIES.  Memory for entries that no thread uses is reserved but not allocated.
+ * rank, up to LKI_ENTRIES.  Memory for the entries of other threads is reserved but not written.
  * Without options.survives there is no ledger.
  */
 #ifndef LKI_PARALLEL_LEDGER_H

@@ -28,25 +28,11 @@
 #include "base/memory.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/manifest.h"
+#include "lockstep/data.h"
 #include "lockstep/report.h"
 #include "report/run_log.h"
 #include "report/statement.h"
 #include "report/target.h"
-
-/* Returns the characters that end a path in a data source: a comma in kinds with pairs of files,
- * `?` in those with settings. */
-static const char *path_ends(const char *source)
-{
-    static const char *const pairs[] = { "idx:", "npy:" };
-    static const char *const plain[] = { "text:", "cifar10:", "csv:" };
-    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
-        if (strncmp(source, pairs[i], strlen(pairs[i])) == 0)
-            return ",";
-    for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++)
-        if (strncmp(source, plain[i], strlen(plain[i])) == 0)
-            return "";
-    return "?";
-}
 
 /* Makes the list of the files of a run's data "KIND:FILE[,FILE][?SETTINGS]"; folders are left
  * out. */
@@ -57,7 +43,7 @@ static json_t *list_files(const char *source, const char *run)
     while (at != NULL) {
         char     path[LKI_PATH_BYTES], name[LKI_PATH_BYTES], hex[65];
         uint64_t bytes;
-        size_t   length = strcspn(++at, path_ends(source));
+        size_t   length = strcspn(++at, lk_dataset_path_ends(source));
         (void)snprintf(name, sizeof name, "%.*s", (int)length, at);
         if (lk_run_file(path, sizeof path, run, name) == LK_OK &&
             lki_hash_file(path, hex, &bytes) == LK_OK)

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 
 #define LOSSES "virtual_losses"
@@ -122,15 +123,6 @@ static lk_status set_value(lki_run_log *log, const char *name, double value)
 }
 
 /* ---- Losses of virtual workers -------------------------------------------------------------- */
-
-/* Returns a hash of a text (FNV-1a). */
-static uint64_t hash_of(const json_t *text)
-{
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (const char *at = json_string_value(text); *at != '\0'; at++)
-        hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
-    return hash;
-}
 
 /* Reads the line of a log at an offset. */
 static json_t *line_at(const char *path, uint64_t offset)
@@ -283,7 +275,8 @@ static lk_status add_numbers(lki_run_log *log, json_t *line)
             LK_TRY(set_value(log, name, exact));
             log->has_bits = true;
         } else if (strcmp(key, LOSSES) == 0 && json_is_string(value)) {
-            log->lines[log->rows - 1] = (lki_losses_line){ log->offset, hash_of(value) };
+            log->lines[log->rows - 1] = (lki_losses_line){
+                log->offset, lki_xxh3(json_string_value(value), json_string_length(value)) };
         } else if (strcmp(key, "label") == 0 && json_is_string(value)) {
             (void)snprintf(log->label, sizeof log->label, "%s", json_string_value(value));
         } else if (json_is_number(value) || json_is_null(value)) {

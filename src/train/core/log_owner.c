@@ -93,14 +93,15 @@ static void add_gap(char out[LKI_GAPS_BYTES], uint64_t first, uint64_t last)
 {
     const size_t used = strlen(out);
     char         text[64];
+    if (first > last || (used > 3 && strcmp(out + used - 3, "...") == 0))
+        return;
     int length = snprintf(text, sizeof text, "%s%llu", used > 0 ? ", " : "",
                           (unsigned long long)first);
     if (first < last)
         (void)snprintf(text + length, sizeof text - (size_t)length, " to %llu",
                        (unsigned long long)last);
     const bool dots = used + strlen(text) + sizeof ", ..." > LKI_GAPS_BYTES;
-    if (first <= last && (used < 4 || strcmp(out + used - 3, "...") != 0))
-        (void)snprintf(out + used, LKI_GAPS_BYTES - used, "%s", dots ? ", ..." : text);
+    (void)snprintf(out + used, LKI_GAPS_BYTES - used, "%s", dots ? ", ..." : text);
 }
 
 void lki_log_gaps(const char *path, uint64_t start, char out[LKI_GAPS_BYTES])

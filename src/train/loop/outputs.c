@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "lockstep/data.h"
 #include "train/loop/loop.h"
 #include "train/observe/observe.h"
 
@@ -97,11 +98,9 @@ static int try_file(const lk_train_config *c, const char *path)
 static bool is_data(const char *path, const char *source)
 {
     const char *colon = strchr(source, ':');
-    if (colon != NULL && are_same(path, colon + 1)) /* with a comma or a `?` in its name */
-        return true;
     for (const char *at = colon != NULL ? colon + 1 : source; *at != '\0';) {
         char   piece[PATH_MAX];
-        size_t length = strcspn(at, ",?");
+        size_t length = strcspn(at, lk_dataset_path_ends(source));
         (void)snprintf(piece, sizeof piece, "%.*s", (int)length, at);
         if (are_same(path, piece))
             return true;

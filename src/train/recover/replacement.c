@@ -140,9 +140,11 @@ lk_status lki_check_entrants(const lki_session *s, lk_comm *comm)
     if (odd.rank == lk_comm_size(comm))
         return LK_OK;
     lki_comm_who(comm, odd.rank, who);
-    (void)snprintf(why, sizeof why, "%s has %s%s%s than the run, and is not let in", who,
-                   odd.field != NULL ? "another value of `" : "other data",
-                   odd.field != NULL ? odd.field->path : "", odd.field != NULL ? "`" : "");
+    if (odd.field != NULL)
+        (void)snprintf(why, sizeof why, "%s has another value of `%s` than the run, and is not let "
+                       "in", who, odd.field->path);
+    else
+        (void)snprintf(why, sizeof why, "%s has other data than the run, and is not let in", who);
     lk_status status = lki_comm_dissolve(comm, lk_comm_world_rank(comm, odd.rank), why);
     if (!odd.mine)
         return status;
