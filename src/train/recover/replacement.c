@@ -141,8 +141,8 @@ lk_status lki_check_entrants(const lki_session *s, lk_comm *comm)
         return LK_OK;
     lki_comm_who(comm, odd.rank, who);
     if (odd.field != NULL)
-        (void)snprintf(why, sizeof why, "%s has another value of `%s` than the run, and is not let "
-                       "in", who, odd.field->path);
+        (void)snprintf(why, sizeof why, "%s has another value of --%s than the run, and is not let "
+                       "in", who, odd.field->name);
     else
         (void)snprintf(why, sizeof why, "%s has other data than the run, and is not let in", who);
     lk_status status = lki_comm_dissolve(comm, lk_comm_world_rank(comm, odd.rank), why);
