@@ -118,6 +118,10 @@ typedef struct {
     const char *const *class_names; /* `classes` names; NULL: classes are numbers */
     const lk_column *columns; /* of a table, in the order of the file; NULL for other sources */
     uint32_t column_count;
+    char     tokenizer_hash[33]; /* XXH3-128 of the tokenizer by which text became tokens, in hex;
+                                  * "": none did */
+    uint64_t left_out;           /* bytes of the text that are in no sample, because the tokenizer
+                                  * has no token for them */
 } lk_dataset_info;
 
 /* Opens `spec` (docs/data.md describes the formats):

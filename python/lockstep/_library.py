@@ -116,7 +116,8 @@ CheckpointFile = layout.struct("lk_checkpoint_file", name=c_char_p, tensors=POIN
                                tensor_count=c_size_t, fetch=Fetch)
 
 DatasetOptions = layout.struct("lk_dataset_options", struct_size=c_size_t, context=c_uint32)
-DatasetInfo = layout.struct("lk_dataset_info", content_hash=c_char * 33)
+DatasetInfo = layout.struct("lk_dataset_info", content_hash=c_char * 33,
+                            tokenizer_hash=c_char * 33)
 
 # ---- Functions ---------------------------------------------------------------------------------
 

@@ -277,7 +277,7 @@ def main(arguments, command):
     parser.add_argument("inputs", nargs="+", metavar="INPUT",
                         help=f"files or folders: {', '.join(READERS)}")
     parser.add_argument("--tokenizer", required=True, metavar="FILE",
-                        help="a tokenizer.json of byte-level BPE (GPT-2, Llama 3, Qwen)")
+                        help="a tokenizer.json of byte-level BPE (GPT-2, Llama 3, Qwen, SmolLM)")
     parser.add_argument("--out", required=True, metavar="DIR", help="the folder to write")
     parser.add_argument("--text-key", default="text", metavar="NAME",
                         help="the column or member that has the text (default: text)")

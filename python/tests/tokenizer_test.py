@@ -35,7 +35,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         name, out = f"{folder}/text", f"{folder}/ids.bin"
         pathlib.Path(name).write_bytes(text.encode())
-        for form in ("gpt2", "llama3", "qwen2"):
+        for form in ("gpt2", "llama3", "qwen2", "smollm"):
             path = str(SOURCE / f"tests/tokenizers/{form}.json")
             subprocess.run([COMMAND, "tokenize", name, "--tokenizer", path, "--out", out],
                            check=True, stdout=subprocess.DEVNULL)

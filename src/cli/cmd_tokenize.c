@@ -30,7 +30,7 @@ static const lki_option table[] = {
       .help = "text files, which are joined in this order" },
     { .name = "tokenizer", .type = LKI_OPTION_STRING, .value = "FILE", .offset = AT(tokenizer),
       .required = true, .once = true,
-      .help = "a tokenizer.json of byte-level BPE (GPT-2, Llama 3, Qwen)" },
+      .help = "a tokenizer.json of byte-level BPE (GPT-2, Llama 3, Qwen, SmolLM)" },
     { .name = "out", .type = LKI_OPTION_STRING, .value = "FILE", .offset = AT(out),
       .required = true, .once = true, .help = "the token file to write, for --data tokens:FILE" },
     LKI_FLAG("documents", AT(documents),
@@ -44,7 +44,7 @@ typedef struct {
     FILE       *file;
     const char *path;
     uint32_t    width;
-    uint64_t    count;
+    uint64_t    count, left_out; /* tokens, and bytes without one */
     sigset_t    before; /* the signals that were blocked before it was begun */
 } sink;
 
@@ -170,6 +170,8 @@ static lk_status encode_files(const tokenize_options *options, const lk_tokenize
         if (status == LK_OK && options->documents)
             status = write_ids(to, &end, 1);
     }
+    if (status == LK_OK)
+        to->left_out = lk_encoder_left_out(encoder);
     lk_encoder_free(encoder);
     if (status == LK_OK && to->count == 0)
         return lk_error_set(LK_EINVAL, "the texts are empty, and no token file was written");
@@ -261,6 +263,11 @@ static int tokenize_main(int argc, char **argv)
         const lk_tokenizer_info *info = lk_tokenizer_describe(tokenizer);
         printf("%s: %llu tokens of %u bits; use --data 'tokens:%s?vocab=%u'\n", options.out,
                (unsigned long long)to.count, 8 * to.width, options.out, info->vocabulary);
+        if (to.left_out > 0)
+            fprintf(stderr, "note: the tokenizer has no token for %llu byte%s of the text, which "
+                    "%s left out, as by Hugging Face's tokenizers\n",
+                    (unsigned long long)to.left_out, to.left_out > 1 ? "s" : "",
+                    to.left_out > 1 ? "are" : "is");
     }
     lk_tokenizer_free(tokenizer);
     if (status == LK_OK)

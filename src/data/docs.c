@@ -300,7 +300,7 @@ static lk_status open_documents(lk_dataset *dataset, const char *rest, const cha
                        rest, self->shards.count);
     if (self->vocabulary > 0)
         dataset->info.classes = (uint32_t)self->vocabulary;
-    lki_encoded_finish(&self->encoded);
+    lki_encoded_finish(&self->encoded, &dataset->info);
     dataset->info.tokens = true;
     dataset->total       = self->count;
     return LK_OK;

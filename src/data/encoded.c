@@ -22,13 +22,18 @@ lk_status lki_encoded_open(lki_encoded *encoded, const char *path)
 
 void lki_encoded_close(lki_encoded *encoded)
 {
-    lki_encoded_finish(encoded);
+    lk_encoder_free(encoded->encoder);
     lk_tokenizer_free(encoded->tokenizer);
     lki_free((void *)(uintptr_t)encoded->ids.values);
 }
 
-void lki_encoded_finish(lki_encoded *encoded)
+void lki_encoded_finish(lki_encoded *encoded, lk_dataset_info *info)
 {
+    if (encoded->tokenizer == NULL)
+        return;
+    info->left_out = lk_encoder_left_out(encoded->encoder);
+    memcpy(info->tokenizer_hash, lk_tokenizer_describe(encoded->tokenizer)->hash,
+           sizeof info->tokenizer_hash);
     lk_encoder_free(encoded->encoder);
     encoded->encoder = NULL;
 }

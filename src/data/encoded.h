@@ -3,6 +3,7 @@
 #define LKI_DATA_ENCODED_H
 
 #include "data/files.h"
+#include "lockstep/data.h"
 #include "lockstep/tokenizer.h"
 
 typedef struct {
@@ -20,8 +21,8 @@ void                   lki_encoded_close(lki_encoded *encoded);
 /* Appends the ids of a text. */
 LK_NODISCARD lk_status lki_encoded_add(lki_encoded *encoded, const void *text, size_t bytes);
 
-/* Frees what is needed for adding text. */
-void lki_encoded_finish(lki_encoded *encoded);
+/* Frees what is needed for adding text, and describes the tokenizer if there is one. */
+void lki_encoded_finish(lki_encoded *encoded, lk_dataset_info *info);
 
 /* Replaces the hash of a text by that of text and tokenizer. */
 LK_NODISCARD lk_status lki_encoded_hash(const lki_encoded *encoded, char hex[33]);

@@ -128,7 +128,7 @@ static lk_status encode(lk_dataset *dataset, size_t bytes)
     LK_TRY(lki_encoded_add(&self->encoded, self->bytes, bytes));
     LK_TRY(lki_encoded_hash(&self->encoded, dataset->info.content_hash));
     LK_TRY(lk_dataset_check(dataset));
-    lki_encoded_finish(&self->encoded);
+    lki_encoded_finish(&self->encoded, &dataset->info);
     lki_file_watch_end(dataset);
     lki_map_close(&self->map);
     lki_free(self->memory);

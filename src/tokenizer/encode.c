@@ -1,9 +1,9 @@
 /* encode.c -- encodes texts, in chunks that several threads take.
  *
  * A text is cut only where the pieces on both sides are encoded as they would be together: after a
- * line end and before a character that is no white space, begins no added token, and is not touched
- * by form C.  No word goes on there, because no rule of split.c continues after a line end with
- * anything but white space.
+ * line end and before a character that is no white space, no number if the rule is `digits`, begins
+ * no added token, and is not touched by form C.  No word goes on there, because no rule of split.c
+ * continues after a line end with anything but white space.
  */
 #include "base/memory.h"
 #include "base/pool.h"
@@ -76,11 +76,23 @@ typedef struct {
 typedef lk_status (*encode_part)(const chunk_work *work, const uint8_t *text, const uint8_t *end,
                                  bool followed);
 
+/* Returns the number of bytes that have no token. */
+static uint64_t count_left_out(const lk_tokenizer *tokenizer, const uint8_t *text,
+                               const uint8_t *end)
+{
+    uint64_t count = 0;
+    if (tokenizer->info.missing > 0)
+        for (; text < end; text++)
+            count += tokenizer->byte_ids[*text] < 0;
+    return count;
+}
+
 /* Encodes a text in which no added token is looked for. */
 static lk_status encode_words(const chunk_work *work, const uint8_t *text, const uint8_t *end,
                               bool followed)
 {
     const lk_tokenizer *t = work->tokenizer;
+    work->scratch->left_out += count_left_out(t, text, end);
     while (text < end) {
         const uint8_t *next = t->split(t->unicode.classes, text, end, followed);
         LK_TRY(lki_word_encode(t, work->scratch, text, (size_t)(next - text), work->out));
@@ -139,10 +151,12 @@ static bool may_cut(const lk_tokenizer *tokenizer, const uint8_t *at, const uint
 {
     uint32_t      first, second;
     const uint8_t *classes = tokenizer->unicode.classes;
+    const bool     digits  = tokenizer->split == lki_splitters[LKI_SPLIT_DIGITS];
     if (at[-1] != '\n' || tokenizer->raw.begins[*at] || tokenizer->normal.begins[*at])
         return false;
-    size_t length = lki_character(at, end, &first);
-    if (length == 0 || (classes[first] & (LKI_UNSTABLE - 1)) == LKI_SPACE)
+    size_t  length = lki_character(at, end, &first);
+    uint8_t class  = length > 0 ? classes[first] & (LKI_UNSTABLE - 1) : LKI_OTHER;
+    if (length == 0 || class == LKI_SPACE || (digits && class == LKI_NUMBER))
         return false;
     if (!tokenizer->info.nfc)
         return true;
@@ -191,4 +205,12 @@ lk_status lk_encoder_encode(lk_encoder *encoder, const void *text, size_t bytes,
 {
     LK_ASSERT(encoder != NULL && (text != NULL || bytes == 0) && emit != NULL);
     return lki_encoder_run(encoder, text, bytes, CHUNK, emit, context);
+}
+
+uint64_t lk_encoder_left_out(const lk_encoder *encoder)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < encoder->threads; i++)
+        count += encoder->scratch[i].left_out;
+    return count;
 }

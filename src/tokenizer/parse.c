@@ -149,10 +149,11 @@ static lk_status read_tokens(reader *r)
     for (int b = 0; b < 256; b++) {
         uint8_t byte   = (uint8_t)b;
         t->byte_ids[b] = lki_word_find(t, &byte, 1);
-        if (t->byte_ids[b] < 0)
-            return lk_fail(LK_EFORMAT, "'%s' has no token for the byte 0x%02x, so some text has no "
-                                       "tokens", r->name, byte);
+        t->info.missing += t->byte_ids[b] < 0;
     }
+    if (t->info.missing == 256)
+        return lk_fail(LK_EFORMAT, "'%s' has no token for any byte, so no text has tokens",
+                       r->name);
     return LK_OK;
 }
 
@@ -314,6 +315,16 @@ static lk_status read_all_added(reader *r)
 
 /* ---- The file ------------------------------------------------------------------------------ */
 
+/* Refuses a token that stands for bytes without one. */
+static lk_status check_unknown(const reader *r, const json_t *token)
+{
+    if (r->tokenizer->info.missing == 0 || token == NULL || json_is_null(token))
+        return LK_OK;
+    return lk_fail(LK_EUNSUPPORTED, "'%s' has no token for %u of the 256 bytes, and unk_token is "
+                                    "\"%.60s\"; only null is supported there", r->name,
+                   r->tokenizer->info.missing, json_string_value(token));
+}
+
 static lk_status read_root(reader *r, const json_t *root)
 {
     const json_t *model = json_object_get(root, "model");
@@ -324,6 +335,7 @@ static lk_status read_root(reader *r, const json_t *root)
     if (!json_is_object(r->vocab) || !json_is_array(r->merges))
         return lk_fail(LK_EFORMAT, "'%s': the model has no vocab or no merges", r->name);
     LK_TRY(read_tokens(r));
+    LK_TRY(check_unknown(r, json_object_get(model, "unk_token")));
     LK_TRY(read_merges(r));
     return read_all_added(r);
 }

@@ -61,7 +61,7 @@ static lk_status check_bytes(const json_t *value, bool splits, const char *name)
     const json_t *regex = json_object_get(value, "use_regex");
     if (!is_type(value, "ByteLevel"))
         return refuse(name, "pre_tokenizer", value,
-                      "ByteLevel, or a sequence of Split and ByteLevel");
+                      "ByteLevel, or a sequence of Split or Digits and ByteLevel");
     if (json_is_true(json_object_get(value, "add_prefix_space")))
         return lk_fail(LK_EUNSUPPORTED, "'%s': add_prefix_space true of the pre_tokenizer "
                                         "ByteLevel is not supported" ELSEWHERE, name);
@@ -86,7 +86,7 @@ static lk_status read_split(lk_tokenizer *tokenizer, const json_t *value, const 
     const char   *regex    = json_string_value(json_object_get(pattern, "Regex"));
     const char   *behavior = json_string_value(json_object_get(value, "behavior"));
     if (!is_type(value, "Split"))
-        return refuse(name, "pre_tokenizer", value, "Split and ByteLevel");
+        return refuse(name, "pre_tokenizer", value, "Split or Digits, and ByteLevel");
     if (behavior == NULL || strcmp(behavior, "Isolated") != 0 ||
         json_is_true(json_object_get(value, "invert")))
         return lk_fail(LK_EUNSUPPORTED, "'%s': the pre_tokenizer Split must have behavior "
@@ -94,11 +94,24 @@ static lk_status read_split(lk_tokenizer *tokenizer, const json_t *value, const 
     if (regex == NULL)
         return refuse(name, "the pattern of Split", pattern, "a Regex");
     for (lki_split split = 0; split < LKI_SPLITS; split++)
-        if (strcmp(regex, lki_split_patterns[split]) == 0)
+        if (lki_split_patterns[split] != NULL && strcmp(regex, lki_split_patterns[split]) == 0)
             return use_split(tokenizer, split);
     return lk_fail(LK_EUNSUPPORTED, "'%s': text is split by the regular expression %.200s, which "
                                     "is not supported: it must be that of GPT-2, Llama 3 or "
                                     "Qwen 2" ELSEWHERE, name, regex);
+}
+
+/* Checks Digits, whose numbers are those of Unicode 17.  The regular expressions after it, which
+ * know only those of Unicode 16, split the others off in the same way. */
+static lk_status use_digits(lk_tokenizer *tokenizer, const json_t *value, const char *name)
+{
+    static const uint32_t newer[][2] = { { 0x11de0, 0x11de9 }, { 0x16ff4, 0x16ff6 } };
+    if (!json_is_true(json_object_get(value, "individual_digits")))
+        return lk_fail(LK_EUNSUPPORTED, "'%s': individual_digits false of the pre_tokenizer Digits "
+                                        "is not supported" ELSEWHERE, name);
+    for (size_t i = 0; i < sizeof newer / sizeof newer[0]; i++)
+        memset(tokenizer->unicode.classes + newer[i][0], LKI_NUMBER, newer[i][1] - newer[i][0] + 1);
+    return use_split(tokenizer, LKI_SPLIT_DIGITS);
 }
 
 static lk_status read_pre_tokenizer(lk_tokenizer *tokenizer, const json_t *value, const char *name)
@@ -110,10 +123,12 @@ static lk_status read_pre_tokenizer(lk_tokenizer *tokenizer, const json_t *value
     }
     if (json_array_size(list) != 2)
         return lk_fail(LK_EUNSUPPORTED, "'%s': the pre_tokenizer is a Sequence of %zu, not of "
-                                        "Split and ByteLevel" ELSEWHERE, name,
+                                        "Split or Digits and ByteLevel" ELSEWHERE, name,
                        json_array_size(list));
-    LK_TRY(read_split(tokenizer, json_array_get(list, 0), name));
-    return check_bytes(json_array_get(list, 1), false, name);
+    const json_t *first  = json_array_get(list, 0);
+    bool          digits = is_type(first, "Digits");
+    LK_TRY((digits ? use_digits : read_split)(tokenizer, first, name));
+    return check_bytes(json_array_get(list, 1), digits, name);
 }
 
 /* ---- The model's options ------------------------------------------------------------------- */

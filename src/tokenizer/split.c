@@ -2,18 +2,20 @@
  *
  * Each rule is a regular expression; the function below it does what the expression does.  The
  * alternatives are tried in their order.  In white space, \s+(?!\S) leaves the last character to
- * the word that follows.
+ * the word that follows.  The rule `digits` takes each number out of the text, and splits what is
+ * between numbers as GPT-2 does.
  */
 #include "tokenizer/tokenizer.h"
 
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define REST         "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-const char *const lki_split_names[LKI_SPLITS]    = { "gpt2", "llama3", "qwen2" };
+const char *const lki_split_names[LKI_SPLITS]    = { "gpt2", "llama3", "qwen2", "digits" };
 const char *const lki_split_patterns[LKI_SPLITS] = {
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
     CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" REST,
     CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" REST,
+    NULL,
 };
 
 /* Returns the class of the character at `text`, and its length. */
@@ -151,4 +153,16 @@ static const uint8_t *split_qwen2(const uint8_t *classes, const uint8_t *text, c
     return split_newer(classes, text, end, followed, 1);
 }
 
-const lki_splitter lki_splitters[LKI_SPLITS] = { split_gpt2, split_llama3, split_qwen2 };
+/* White space before a number is at the end of a text between numbers, so it is one word. */
+static const uint8_t *split_digits(const uint8_t *classes, const uint8_t *text, const uint8_t *end,
+                                   bool followed)
+{
+    size_t         length;
+    const uint8_t *at = run_of(classes, text, end, LKI_SPACE);
+    if (at < end && class_at(classes, at, end, &length) == LKI_NUMBER)
+        return at > text ? at : at + length;
+    return split_gpt2(classes, text, end, followed);
+}
+
+const lki_splitter lki_splitters[LKI_SPLITS] = { split_gpt2, split_llama3, split_qwen2,
+                                                 split_digits };

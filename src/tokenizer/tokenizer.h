@@ -12,10 +12,18 @@ typedef struct {
 
 /* ---- Splitting ----------------------------------------------------------------------------- */
 
-typedef enum { LKI_SPLIT_GPT2, LKI_SPLIT_LLAMA3, LKI_SPLIT_QWEN2, LKI_SPLITS } lki_split;
+typedef enum {
+    LKI_SPLIT_GPT2,
+    LKI_SPLIT_LLAMA3,
+    LKI_SPLIT_QWEN2,
+    LKI_SPLIT_DIGITS,
+    LKI_SPLITS,
+} lki_split;
 
 extern const char *const lki_split_names[LKI_SPLITS];
-extern const char *const lki_split_patterns[LKI_SPLITS]; /* as tokenizer.json has them */
+
+/* The regular expressions as tokenizer.json has them; NULL for digits, which it names. */
+extern const char *const lki_split_patterns[LKI_SPLITS];
 
 /* Returns the end of the word that begins at `text` < `end`.  `followed`: after `end` comes a
  * character that is no white space. */
@@ -58,7 +66,7 @@ struct lk_tokenizer {
     lk_tokenizer_info info;
     lki_splitter      split;
     bool              ignore_merges; /* a word that is a token is not split into smaller ones */
-    int32_t           byte_ids[256];
+    int32_t           byte_ids[256]; /* -1: the byte has no token */
     lki_span         *pieces; /* [vocabulary]; those of added tokens follow in `memory` */
     uint8_t          *memory; /* the bytes of all pieces */
     lki_merge        *merges; /* hash table */
@@ -85,6 +93,7 @@ typedef struct lki_pair   lki_pair;   /* two parts that may be merged */
 typedef struct {
     lki_word      *words; /* a table by hash */
     lki_normalized normalized;
+    uint64_t       left_out; /* bytes without a token, in all texts */
     lki_symbol    *symbols;
     size_t         symbol_capacity;
     lki_pair      *heap;

@@ -1,10 +1,10 @@
 /* word.c -- byte pair encoding of one word.
  *
- * A word begins as the tokens of its bytes.  As long as two neighbours can be merged, the pair of
- * the lowest rank is, and of several with this rank the leftmost.  A short word looks at all its
- * pairs each time, which is fast because they are few.  A long word has a heap of pairs, so its
- * time grows as n log n.  The tokens of frequent words are kept in a table, in which a word
- * replaces another with the same place.
+ * A word begins as the tokens of its bytes; a byte without a token is left out.  As long as two
+ * neighbours can be merged, the pair of the lowest rank is, and of several with this rank the
+ * leftmost.  A short word looks at all its pairs each time, which is fast because they are few.  A
+ * long word has a heap of pairs, so its time grows as n log n.  The tokens of frequent words are
+ * kept in a table, in which a word replaces another with the same place.
  */
 #include <string.h>
 
@@ -152,7 +152,8 @@ static lk_status merge_at(const lk_tokenizer *tokenizer, lki_scratch *scratch, s
 static lk_status merge_long(const lk_tokenizer *tokenizer, lki_scratch *scratch,
                             const uint8_t *word, size_t bytes, lki_ids *out)
 {
-    size_t pairs = 0;
+    size_t   pairs = 0;
+    uint32_t count = 0;
     if (bytes >= NONE)
         return lk_fail(LK_EINVAL, "a word of %zu bytes is too long: words have less than 4 GiB",
                        bytes);
@@ -164,10 +165,15 @@ static lk_status merge_long(const lk_tokenizer *tokenizer, lki_scratch *scratch,
         scratch->symbol_capacity = bytes;
     }
     lki_symbol *symbols = scratch->symbols;
-    for (uint32_t i = 0; i < bytes; i++)
-        symbols[i] = (lki_symbol){ tokenizer->byte_ids[word[i]], i > 0 ? i - 1 : NONE,
-                                   i + 1 < bytes ? i + 1 : NONE };
-    for (uint32_t i = 0; i < bytes; i++)
+    for (size_t i = 0; i < bytes; i++)
+        if (tokenizer->byte_ids[word[i]] >= 0) {
+            symbols[count] = (lki_symbol){ tokenizer->byte_ids[word[i]], count - 1, count + 1 };
+            count++;
+        }
+    if (count == 0)
+        return LK_OK;
+    symbols[0].previous = symbols[count - 1].next = NONE;
+    for (uint32_t i = 0; i < count; i++)
         LK_TRY(push(tokenizer, scratch, &pairs, i));
     while (pairs > 0) {
         lki_pair          pair = pop(scratch->heap, &pairs);
@@ -175,7 +181,7 @@ static lk_status merge_long(const lk_tokenizer *tokenizer, lki_scratch *scratch,
         if (left->id == pair.left && left->next != NONE && symbols[left->next].id == pair.right)
             LK_TRY(merge_at(tokenizer, scratch, &pairs, &pair));
     }
-    LK_TRY(lki_ids_room(out, bytes));
+    LK_TRY(lki_ids_room(out, count));
     for (uint32_t i = 0; i != NONE; i = symbols[i].next)
         out->ids[out->count++] = symbols[i].id;
     return LK_OK;
@@ -209,9 +215,12 @@ static void encode_short(const lk_tokenizer *tokenizer, const uint8_t *word, siz
         out->count++;
         return;
     }
-    for (size_t i = 0; i < bytes; i++)
-        ids[i] = tokenizer->byte_ids[word[i]];
-    out->count += merge_short(tokenizer, ids, (uint32_t)bytes);
+    uint32_t count = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        ids[count] = tokenizer->byte_ids[word[i]];
+        count += ids[count] >= 0;
+    }
+    out->count += merge_short(tokenizer, ids, count);
 }
 
 static lki_word *place_of(lki_scratch *scratch, const uint64_t text[WORD_BYTES / 8])

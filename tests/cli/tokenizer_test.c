@@ -3,7 +3,8 @@
  * Goal:   a run on text with a tokenizer is the run on the token file that `tokenize` makes of it.
  *         `sample` finds the tokenizer beside the checkpoint, and writes valid UTF-8.  So do `eval`
  *         and `export`, by any path of the checkpoint, and `eval` takes no bytes for tokens.  A run
- *         does not continue with another tokenizer.  Uses that have no meaning are refused.
+ *         does not continue with another tokenizer.  A note counts the
+ *         bytes that a tokenizer leaves out.  Uses that have no meaning are refused.
  * Method: the command, with the tokenizers of tests/tokenizers and a small model.
  */
 #include "command.h"
@@ -73,6 +74,19 @@ static void the_tokenizer_of_a_run_is_found(void **state)
     assert_says(result.err, "the model of 'run' was trained with a tokenizer, and there is no '");
     assert_says(result.err, "run/tokenizer.json'; put it back");
     shell(&result, state, "mv away run/tokenizer.json; test ! -e none", 0);
+}
+
+/* A note says how many bytes of a text the tokenizer leaves out. */
+static void bytes_without_a_token_are_reported(void **state)
+{
+    static command_result result;
+    shell(&result, state, LOCKSTEP "tokenize text --tokenizer " OF("smollm") " --out few.bin", 0);
+    assert_says(result.err, "note: the tokenizer has no token for ");
+    shell(&result, state, LOCKSTEP "train " SMALL "--data text:text --tokenizer " OF("smollm")
+        " --checkpoint few", 0);
+    assert_says(result.err, " of the text, which are left out, as by Hugging Face's tokenizers");
+    shell(&result, state, LOCKSTEP "sample few --prompt 'the Q'", 2);
+    assert_says(result.err, "the tokenizer has no token for 1 of the prompt's bytes");
 }
 
 /* Gives a new run directories in which a model's files lie, and expects that they stay. */
@@ -225,6 +239,7 @@ int main(void)
         cmocka_unit_test(texts_without_tokens_are_refused),
         cmocka_unit_test(the_tokenizer_of_a_run_is_found),
         cmocka_unit_test(a_model_of_bytes_needs_no_tokenizer),
+        cmocka_unit_test(bytes_without_a_token_are_reported),
         cmocka_unit_test(files_of_a_model_are_kept),
         cmocka_unit_test(documents_of_ids_need_no_tokenizer),
         cmocka_unit_test(bytes_are_not_evaluated_as_other_tokens),

@@ -179,6 +179,15 @@ static void describe_steps(const lki_session *s, char *text, size_t bytes)
                        c->virtual_workers, s->micro_count, c->micro_batch);
 }
 
+static void tell_left_out(const lki_session *s)
+{
+    unsigned long long bytes = lk_dataset_describe(s->dataset)->left_out;
+    if (bytes > 0)
+        lki_journal_note(s->journal, "note: the tokenizer has no token for %llu byte%s of the "
+                         "text, which %s left out, as by Hugging Face's tokenizers", bytes,
+                         bytes > 1 ? "s" : "", bytes > 1 ? "are" : "is");
+}
+
 /* Lists the ranks for the first line of the log: place, process and virtual workers. */
 static json_t *ranks_json(const lki_session *s, const introduction *all)
 {
@@ -274,6 +283,7 @@ lk_status lki_introduce(lki_session *s)
         tell_algorithm(s);
         lki_tell_kernels(s, false);
         lki_tell_bits(s);
+        tell_left_out(s);
         lki_order_tell(s);
     }
     lki_free(all);

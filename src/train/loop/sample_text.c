@@ -78,6 +78,10 @@ lk_status lki_sample_text_prompt(lki_sample_text *text, const char *prompt)
     }
     LK_TRY(lk_encoder_open(&encoder, text->tokenizer, 1));
     lk_status status = lk_encoder_encode(encoder, prompt, strlen(prompt), keep, text);
+    if (status == LK_OK && lk_encoder_left_out(encoder) > 0)
+        status = lk_fail(LK_EINVAL, "the tokenizer has no token for %llu of the prompt's bytes: "
+                                    "give a prompt without them",
+                         (unsigned long long)lk_encoder_left_out(encoder));
     lk_encoder_free(encoder);
     return status;
 }
