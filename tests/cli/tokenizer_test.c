@@ -3,8 +3,8 @@
  * Goal:   a run on text with a tokenizer is the run on the token file that `tokenize` makes of it.
  *         `sample` finds the tokenizer beside the checkpoint, and writes valid UTF-8.  So do `eval`
  *         and `export`, by any path of the checkpoint, and `eval` takes no bytes for tokens.  A run
- *         does not continue with another tokenizer.  A note counts the
- *         bytes that a tokenizer leaves out.  Uses that have no meaning are refused.
+ *         does not continue with another tokenizer, and other commands refuse it.  A note counts
+ *         the bytes that a tokenizer leaves out.  Uses that have no meaning are refused.
  * Method: the command, with the tokenizers of tests/tokenizers and a small model.
  */
 #include "command.h"
@@ -74,6 +74,26 @@ static void the_tokenizer_of_a_run_is_found(void **state)
     assert_says(result.err, "the model of 'run' was trained with a tokenizer, and there is no '");
     assert_says(result.err, "run/tokenizer.json'; put it back");
     shell(&result, state, "mv away run/tokenizer.json; test ! -e none", 0);
+}
+
+/* Puts another tokenizer of the same size in the place of the run's. */
+static void another_tokenizer_is_refused(void **state)
+{
+    static const char *const lines[] = { "sample run", "eval run --data text", "eval run",
+                                         "export run --out none", "eval solo --data text "
+                                         "--tokenizer " OF("smollm"),
+                                         "train " SMALL "--data text:text --checkpoint run "
+                                         "--resume --tokenizer " OF("smollm") };
+    static command_result result;
+    shell(&result, state, "cp -r run/step-00000002 solo; mv run/tokenizer.json away; cp "
+        OF("smollm") " run/tokenizer.json", 0);
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        char line[1024];
+        (void)snprintf(line, sizeof line, LOCKSTEP "%s", lines[i]);
+        shell(&result, state, line, 2);
+        assert_says(result.err, "json' is not the one with which the model of '");
+    }
+    shell(&result, state, "rm -r solo; mv away run/tokenizer.json; test ! -e none", 0);
 }
 
 /* A note says how many bytes of a text the tokenizer leaves out. */
@@ -239,6 +259,7 @@ int main(void)
         cmocka_unit_test(texts_without_tokens_are_refused),
         cmocka_unit_test(the_tokenizer_of_a_run_is_found),
         cmocka_unit_test(a_model_of_bytes_needs_no_tokenizer),
+        cmocka_unit_test(another_tokenizer_is_refused),
         cmocka_unit_test(bytes_without_a_token_are_reported),
         cmocka_unit_test(files_of_a_model_are_kept),
         cmocka_unit_test(documents_of_ids_need_no_tokenizer),

@@ -120,6 +120,8 @@ static void put_data(json_t *object, const lk_dataset_info *data)
     }
     if (data->columns != NULL)
         put_columns(object, data);
+    if (data->tokenizer_hash[0] != '\0')
+        (void)json_object_set_new(object, LKI_TOKENIZER_KEY, json_string(data->tokenizer_hash));
     put_integer(object, "classes", data->classes);
     (void)json_object_set_new(object, "tokens", json_boolean(data->tokens));
     for (uint32_t i = 0; i < data->x.rank; i++)
@@ -218,6 +220,8 @@ static const char *known_as(const char *key, char text[64])
         return "the mean of the pixels (`normalize`)";
     if (strcmp(key, "pixel_deviation") == 0)
         return "the deviation of the pixels (`normalize`)";
+    if (strcmp(key, LKI_TOKENIZER_KEY) == 0)
+        return "the hash of the tokenizer";
     (void)snprintf(text, 64, field != NULL ? "`%s`" : "'%s' of the data",
                    field != NULL ? field->path : key);
     return text;
@@ -278,11 +282,14 @@ static bool groups_matter(const json_t *config)
 }
 
 /* Returns true if a difference of option `key` need not be named: that of groups that change no
- * bit.  If the compressors differ, they are named instead. */
+ * bit, and that of the tokenizer where version 0.1.0 did not store its hash.  If the compressors
+ * differ, they are named instead. */
 static bool is_moot(const char *key, const json_t *stored, const json_t *mine)
 {
     const json_t *there = json_object_get(stored, "compress");
     const json_t *here  = json_object_get(mine, "compress");
+    if (strcmp(key, LKI_TOKENIZER_KEY) == 0)
+        return json_object_get(stored, key) == NULL;
     return strcmp(key, "groups") == 0 &&
            (!groups_matter(mine) || (!lki_value_is_unset(here) && !json_equal(there, here)));
 }

@@ -28,6 +28,9 @@ lk_label lki_run_label(const lki_session *session);
  * exactness id and log have it, too. */
 void lki_inherit_label(lki_session *session, lk_label label);
 
+/* The hash of the tokenizer by which text became tokens, in a configuration. */
+#define LKI_TOKENIZER_KEY "tokenizer_hash"
+
 /* Returns all options that define the result, by key.  New reference; NULL if out of memory. */
 json_t *lki_config_json(const lk_train_config *config, const lk_dataset_info *data);
 

@@ -235,6 +235,10 @@ static void an_unrecorded_option_has_its_default(void **state)
                                                      "checkpoint"));
     assert_int_equal(json_object_set_new(mine, "decay-all", json_false()), 0);
     assert_int_equal(lki_config_compare(stored, mine, LKI_COMPARE_RESUMED), LK_OK);
+    assert_int_equal(json_object_set_new(mine, LKI_TOKENIZER_KEY, json_string("aa")), 0);
+    assert_int_equal(lki_config_compare(stored, mine, LKI_COMPARE_RESUMED), LK_OK);
+    assert_int_equal(json_object_set_new(stored, LKI_TOKENIZER_KEY, json_string("bb")), 0);
+    assert_int_equal(lki_config_compare(stored, mine, LKI_COMPARE_RESUMED), LK_EINVAL);
     json_decref(mine);
     json_decref(stored);
 }

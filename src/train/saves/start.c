@@ -118,7 +118,7 @@ lk_status lki_keep_tokenizer(const lki_session *s)
     return lki_tokenizer_keep(s->config);
 }
 
-/* Checks that the tokenizer has as many tokens as that of the run had. */
+/* Checks that the tokenizer is that of the run. */
 static lk_status check_tokenizer(const lk_train_config *config, const json_t *stored)
 {
     const json_t          *classes = json_object_get(stored, "classes");

@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint.h"
 #include "lockstep/tokenizer.h"
 #include "models/build.h"
+#include "train/core/identity.h"
 #include "train/saves/types.h"
 
 enum { BYTES = 256 }; /* the tokens of text without a tokenizer */
@@ -125,13 +126,15 @@ lk_status lki_tokenizer_match(const char *given, const char *own)
                                              "tokenizer of the model; leave it out", given, own);
 }
 
-/* Sets *count to the number of tokens of a tokenizer; to 0 if it may be of a kind that is not
- * supported, and is. */
-static lk_status count_tokens(uint32_t *count, const char *tokenizer, bool used)
+/* Describes a tokenizer; as one without tokens if it may be of a kind that is not supported, and
+ * is. */
+static lk_status describe(lk_tokenizer_info *out, const char *tokenizer, bool used)
 {
     lk_tokenizer *opened = NULL;
     lk_status     status = lk_tokenizer_open(&opened, tokenizer);
-    *count               = status == LK_OK ? lk_tokenizer_describe(opened)->vocabulary : 0;
+    *out                 = (lk_tokenizer_info){ .vocabulary = 0 };
+    if (status == LK_OK)
+        *out = *lk_tokenizer_describe(opened);
     lk_tokenizer_free(opened);
     return status == LK_EUNSUPPORTED && !used ? LK_OK : status;
 }
@@ -148,23 +151,28 @@ static lk_status compare_counts(const char *tokenizer, uint32_t has, const char 
 lk_status lki_tokenizer_fits(const char *tokenizer, const char *path, uint32_t vocabulary,
                              bool used)
 {
-    uint32_t has;
-    LK_TRY(count_tokens(&has, tokenizer, used));
-    return compare_counts(tokenizer, has, path, vocabulary);
+    lk_tokenizer_info has;
+    LK_TRY(describe(&has, tokenizer, used));
+    return compare_counts(tokenizer, has.vocabulary, path, vocabulary);
 }
 
 lk_status lki_tokenizer_fits_run(const char *tokenizer, const char *path,
                                  const lk_model_options *model, const json_t *config)
 {
-    const bool used = json_is_true(json_object_get(config, "tokenizer"));
-    uint32_t   has;
-    LK_TRY(count_tokens(&has, tokenizer, used));
-    LK_TRY(compare_counts(tokenizer, has, path, lki_vocabulary(model)));
-    return !used || has == model->classes
+    const char       *hash = json_string_value(json_object_get(config, LKI_TOKENIZER_KEY));
+    const bool        used = json_is_true(json_object_get(config, "tokenizer"));
+    lk_tokenizer_info has;
+    LK_TRY(describe(&has, tokenizer, used));
+    LK_TRY(compare_counts(tokenizer, has.vocabulary, path, lki_vocabulary(model)));
+    if (used && has.vocabulary != model->classes)
+        return lk_fail(LK_EINVAL, "the tokenizer '%s' has %u tokens, and the model of '%s' was "
+                                  "trained with %u: it is another run's", tokenizer,
+                       has.vocabulary, path, model->classes);
+    return hash == NULL || strcmp(hash, has.hash) == 0
                ? LK_OK
-               : lk_fail(LK_EINVAL, "the tokenizer '%s' has %u tokens, and the model of '%s' was "
-                                    "trained with %u: it is another run's", tokenizer, has, path,
-                         model->classes);
+               : lk_fail(LK_EINVAL, "the tokenizer '%s' is not the one with which the model of "
+                                    "'%s' was trained: that has the hash %s, and this %s; put the "
+                                    "run's own back", tokenizer, path, hash, has.hash);
 }
 
 /* Describes the tokenizer to Hugging Face's transformers.  Without this file they take a class by

@@ -33,7 +33,7 @@ LK_NODISCARD lk_status lki_tokenizer_fits(const char *tokenizer, const char *pat
                                           uint32_t vocabulary, bool used);
 
 /* Does the same for the tokenizer of a run with a recorded configuration, or NULL.  One by which
- * its text became tokens must have the same number of tokens. */
+ * its text became tokens must have the same number of tokens, and the recorded hash. */
 LK_NODISCARD lk_status lki_tokenizer_fits_run(const char *tokenizer, const char *path,
                                               const lk_model_options *model, const json_t *config);
 
