@@ -162,6 +162,7 @@ static bool read_replicas(const char *text, void *target, lki_message *error)
 #define MAY_CHANGE
 #define MAY_COME
 #define LOGGED
+#define ALL_RANKS
 #define IDENTITY(text_)
 #define NOTED(text_)
 

@@ -214,6 +214,7 @@ static json_t *duplicate_json(const lk_train_config *config)
 #define MAY_CHANGE .may_change = true,
 #define MAY_COME .may_come = true,
 #define LOGGED .logged = true,
+#define ALL_RANKS .all_ranks = true,
 #define IDENTITY(text_) .identity = text_,
 #define NOTED(text_) .noted = text_,
 
@@ -566,13 +567,20 @@ void lki_fields_log(const lk_train_config *config, char *text, size_t bytes)
     }
 }
 
+/* Returns the part of a field that all ranks have in common. */
+static json_t *common_json(const lki_field *field, const lk_train_config *config)
+{
+    if (field->all_ranks)
+        return json_boolean(!is_default(field, config));
+    return field->scope == LKI_FIELD_HOST || field->scope == LKI_FIELD_FILE
+               ? NULL : lki_field_json(field, config);
+}
+
 void lki_fields_hash(const lk_train_config *config, uint64_t hashes[LKI_FIELDS_MAX])
 {
     memset(hashes, 0, LKI_FIELDS_MAX * sizeof *hashes);
     for (const lki_field *f = lki_fields; f->name != NULL; f++) {
-        if (f->scope == LKI_FIELD_HOST || f->scope == LKI_FIELD_FILE)
-            continue;
-        json_t *value = lki_field_json(f, config);
+        json_t *value = common_json(f, config);
         char   *text  = value != NULL ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
         if (text != NULL)
             hashes[f - lki_fields] = lki_xxh3(text, strlen(text));

@@ -159,7 +159,7 @@ static void ranks_agree_on_all_but_hosts_and_files(void **state)
         two_configs(f, two);
         lki_fields_hash(&two[0], one);
         lki_fields_hash(&two[1], other);
-        bool of_job = f->scope != LKI_FIELD_HOST && f->scope != LKI_FIELD_FILE;
+        bool of_job = (f->scope != LKI_FIELD_HOST && f->scope != LKI_FIELD_FILE) || f->all_ranks;
         if ((one[f - lki_fields] != other[f - lki_fields]) != of_job)
             fail_msg("%s", f->name);
     }
@@ -168,53 +168,63 @@ static void ranks_agree_on_all_but_hosts_and_files(void **state)
 typedef struct {
     lk_train_config config;
     lk_comm        *comm;
+    const char     *says; /* a part of the message */
 } differing_rank;
 
-/* Runs a rank; returns NULL if the run fails with a message that names the differing option. */
+/* Runs a rank; returns NULL if the run fails with the message. */
 static void *run_differing(void *argument)
 {
     differing_rank *rank = argument;
     lk_train_result result;
     lk_status       status  = lk_train_run(rank->comm, &rank->config, &result);
     const char     *message = lk_error_last()->message;
-    bool            named = strstr(message, "ranks 0 and 1 have different values of `schedule.lr`:")
-                            != NULL;
-    if (status == LK_EMISMATCH && named)
+    if (status == LK_EMISMATCH && strstr(message, rank->says) != NULL)
         return NULL;
     print_message("%d, %s\n", (int)status, message);
     return argument;
 }
 
-static void differing_options_of_ranks_are_named(void **state)
+/* Runs two ranks that differ, and expects that both fail with `says`. */
+static void assert_named(const lk_train_config *one, const lk_train_config *other, const char *says)
 {
     const lk_comm_options how = { .struct_size = sizeof(lk_comm_options), .timeout_ms = 20000 };
     static differing_rank ranks[2];
     lk_comm              *comms[2];
     pthread_t             thread;
     void                 *failed;
-    lk_train_config       config = { .struct_size     = sizeof(lk_train_config),
-                                     .model           = "mlp",
-                                     .data.source     = "synthetic:images=60,h=6,w=6,c=1,classes=5",
-                                     .global_batch    = 8,
-                                     .virtual_workers = 2,
-                                     .steps           = 1,
-                                     .schedule        = { .lr = 0.1 },
-                                     .checkpoint.resume_step = -1,
-                                     .quiet                  = true };
-    (void)state;
-    config.workers = config.workers_here = 2;
-    assert_int_equal(lk_train_check(&config), LK_OK);
     assert_int_equal(lk_comm_open_threads(comms, 2, &how), LK_OK);
     for (uint32_t r = 0; r < 2; r++)
-        ranks[r] = (differing_rank){ .config = config, .comm = comms[r] };
-    ranks[1].config.threads     = 2; /* may differ */
-    ranks[1].config.schedule.lr = 0.2;
+        ranks[r] = (differing_rank){ .config = r == 0 ? *one : *other, .comm = comms[r],
+                                     .says   = says };
     assert_int_equal(pthread_create(&thread, NULL, run_differing, &ranks[1]), 0);
     assert_null(run_differing(&ranks[0]));
     assert_int_equal(pthread_join(thread, &failed), 0);
     assert_null(failed);
     lk_comm_free(comms[0]);
     lk_comm_free(comms[1]);
+}
+
+static void differing_options_of_ranks_are_named(void **state)
+{
+    lk_train_config config = { .struct_size     = sizeof(lk_train_config),
+                               .model           = "mlp",
+                               .data.source     = "synthetic:images=60,h=6,w=6,c=1,classes=5",
+                               .global_batch    = 8,
+                               .virtual_workers = 2,
+                               .steps           = 1,
+                               .schedule        = { .lr = 0.1 },
+                               .checkpoint.resume_step = -1,
+                               .quiet                  = true };
+    (void)state;
+    config.workers = config.workers_here = 2;
+    assert_int_equal(lk_train_check(&config), LK_OK);
+    lk_train_config other = config;
+    other.threads         = 2; /* may differ */
+    other.schedule.lr     = 0.2;
+    assert_named(&config, &other, "ranks 0 and 1 have different values of `schedule.lr`:");
+    other                   = config;
+    other.checkpoint.folder = "none";
+    assert_named(&config, &other, "only one of the ranks 0 and 1 has `checkpoint.folder`: all");
 }
 
 /* Labels that are not exact. */

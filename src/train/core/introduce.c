@@ -11,18 +11,27 @@
 
 enum { BUCKET_BYTES = 25 << 20 }; /* lk_train_config.bucket_bytes by default */
 
+/* Names the files besides the data that decide the samples, if there are any. */
+static const char *other_files(const lki_session *s)
+{
+    const lk_train_config *c = s->config;
+    return c->data.tokenizer != NULL || c->data.weights != NULL || c->data.loss_weights != NULL
+               ? ", or another tokenizer or other weights of samples" : "";
+}
+
 static lk_status different_data(const lki_session *s, uint32_t rank)
 {
-    uint32_t host = lk_comm_host(s->comm, rank);
+    const char *files = other_files(s);
+    uint32_t    host  = lk_comm_host(s->comm, rank);
     if (host != 0)
         return lk_fail(LK_EMISMATCH,
-                       "hosts 0 and %u have different data as '%s' (ranks 0 and %u): give every "
+                       "hosts 0 and %u have different data as '%s'%s (ranks 0 and %u): give every "
                        "host the same files",
-                       host, s->config->data.source, rank);
+                       host, s->config->data.source, files, rank);
     return lk_fail(LK_EMISMATCH,
-                   "ranks 0 and %u read different data from '%s': it changed while "
-                   "the workers started; start again",
-                   rank, s->config->data.source);
+                   "ranks 0 and %u read different data from '%s'%s: give all ranks the same files, "
+                   "and start again if one changed while the workers started",
+                   rank, s->config->data.source, files);
 }
 
 /* An introduction of a rank. */
@@ -63,11 +72,16 @@ static lk_status compare_fields(const lki_session *s, const lki_common *first,
 {
     char             text[32];
     const lki_field *field = lki_common_field(first, other);
-    return field == NULL
-               ? LK_OK
+    if (field == NULL)
+        return LK_OK;
+    (void)host_text(s, rank, text);
+    return field->all_ranks
+               ? lk_fail(LK_EMISMATCH,
+                         "only one of the ranks 0 and %u%s has `%s`: all ranks need it, or none",
+                         rank, text, field->path)
                : lk_fail(LK_EMISMATCH,
                          "ranks 0 and %u%s have different values of `%s`: all need the same "
-                         "options", rank, host_text(s, rank, text), field->path);
+                         "options", rank, text, field->path);
 }
 
 /* Compares every rank's data and options with those of rank 0.  The data can differ if a file was
