@@ -13,8 +13,8 @@ LK_NODISCARD lk_status lki_engine_pack_bytes(size_t *out, const lk_model *model,
                                              const lk_exec *exec, lk_dtype dtype,
                                              uint32_t micro_batch);
 
-/* Sets memory of lki_engine_pack_bytes() bytes.  Packed weights are not stored if `memory` is NULL,
- * or if an engine with another layout of packs has used it. */
-void                   lki_engine_keep_packs(lk_engine *engine, void *memory);
+/* Sets memory of `bytes` bytes.  Packed weights are not stored if `memory` is NULL, if it has less
+ * than lki_engine_pack_bytes(), or if an engine with another layout of packs has used it. */
+void                   lki_engine_keep_packs(lk_engine *engine, void *memory, size_t bytes);
 
 #endif

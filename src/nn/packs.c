@@ -38,11 +38,11 @@ lk_status lki_packs_init(lki_packs *packs, const lki_layout *layout, const lk_mo
     return LK_OK;
 }
 
-void lki_packs_keep(lki_packs *packs, void *memory)
+void lki_packs_keep(lki_packs *packs, void *memory, size_t bytes)
 {
     _Atomic uint64_t *layout = memory;
     uint64_t          found  = 0;
-    const bool        fits   = memory != NULL &&
+    const bool        fits   = memory != NULL && packs->bytes > 0 && packs->bytes <= bytes &&
                       (atomic_compare_exchange_strong(layout, &found, packs->layout) ||
                        found == packs->layout);
     packs->memory = fits ? memory : NULL;
@@ -79,7 +79,7 @@ lk_status lki_engine_pack_bytes(size_t *out, const lk_model *model, const lk_exe
     return status;
 }
 
-void lki_engine_keep_packs(lk_engine *engine, void *memory)
+void lki_engine_keep_packs(lk_engine *engine, void *memory, size_t bytes)
 {
-    lki_packs_keep(&engine->packs, memory);
+    lki_packs_keep(&engine->packs, memory, bytes);
 }

@@ -24,8 +24,9 @@ LK_NODISCARD lk_status lki_packs_init(lki_packs *packs, const lki_layout *layout
                                       uint32_t micro_batch);
 void                   lki_packs_deinit(lki_packs *packs);
 
-/* Stores packs in `memory`, or nowhere if it is NULL or has another layout. */
-void lki_packs_keep(lki_packs *packs, void *memory);
+/* Stores packs in `memory`, or nowhere if it is NULL, smaller than all packs, or has another
+ * layout. */
+void lki_packs_keep(lki_packs *packs, void *memory, size_t bytes);
 
 /* Fills *room and returns it.  Returns NULL if block `b` has no pack or `version` is 0. */
 const lk_pack *lki_packs_of(const lki_packs *packs, lk_pack *room, uint32_t b, bool backward,

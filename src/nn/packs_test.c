@@ -90,10 +90,10 @@ static void test_steps_with_packs_have_the_bits_of_those_without(void **state)
         for (uint32_t step = 0; step < STEPS; step++) {
             set_params(&left, step);
             set_params(&right, step);
-            lki_engine_keep_packs(left.engine, NULL);
+            lki_engine_keep_packs(left.engine, NULL, 0);
             size_t bytes = turns(&left, step + 1, want);
-            lki_engine_keep_packs(left.engine, p.memory);
-            lki_engine_keep_packs(right.engine, p.memory);
+            lki_engine_keep_packs(left.engine, p.memory, p.bytes);
+            lki_engine_keep_packs(right.engine, p.memory, p.bytes);
             if (step == 1)
                 begin_all(&left, &p, step + 1);
             assert_same_results(want, bytes, got, turns(&right, step + 1, got));
@@ -113,7 +113,7 @@ static void test_damaged_and_old_packs_show_where_they_are_read(void **state)
         lk_dtype dtype = dtypes[i % 3];
         net      n     = net_open_as(dtype, nets[i / 3](), 1, NULL, SAMPLES, 1);
         packs    p     = packs_open(&n, dtype);
-        lki_engine_keep_packs(n.engine, p.memory);
+        lki_engine_keep_packs(n.engine, p.memory, p.bytes);
         size_t bytes = turns(&n, 1, want);
         damage(&n, &p);
         assert_same_results(want, bytes, got, turns(&n, 0, got));
@@ -172,13 +172,44 @@ static void test_engines_with_packs_at_other_places_do_not_share_them(void **sta
         const net *engines[] = { first == 0 ? &one : &three, first == 0 ? &three : &one };
         double     want   = loss_of(engines[0], x);
         for (uint32_t turn = 0; turn < 4; turn++) {
-            lki_engine_keep_packs(engines[turn % 2]->engine, memory);
+            lki_engine_keep_packs(engines[turn % 2]->engine, memory, most);
             assert_true(loss_of(engines[turn % 2], x) == want);
         }
-        lki_engine_keep_packs(one.engine, NULL);
-        lki_engine_keep_packs(three.engine, NULL);
+        lki_engine_keep_packs(one.engine, NULL, 0);
+        lki_engine_keep_packs(three.engine, NULL, 0);
         free(memory);
     }
+    lki_free(x);
+    net_close(&one);
+    net_close(&three);
+}
+
+/* The memory is that of an engine with fewer packs, as an arena in which this engine's rank wants
+ * none may be. */
+static void test_memory_that_is_too_small_has_no_packs(void **state)
+{
+    net       one = net_open(wide(), 1, NULL, ROWS, 1), three = net_open(wide(), 3, NULL, ROWS, 1);
+    float    *x   = noise_floats(3, (size_t)ROWS * VALUES);
+    size_t    bytes[2];
+    uint64_t *memory;
+    (void)state;
+    MUST(lki_engine_pack_bytes(&bytes[0], one.model, one.exec, LK_F32, ROWS));
+    MUST(lki_engine_pack_bytes(&bytes[1], three.model, three.exec, LK_F32, ROWS));
+    assert_true(bytes[0] < bytes[1]);
+    memory = aligned_alloc(64, lki_round_up(bytes[1], 64));
+    assert_non_null(memory);
+    memset(memory, 0, bytes[1]);
+    double want = loss_of(&three, x);
+    for (size_t room = bytes[0]; room < bytes[1]; room = (room + bytes[1] + 1) / 2) {
+        lki_engine_keep_packs(three.engine, memory, room);
+        assert_true(loss_of(&three, x) == want);
+        for (size_t i = 0; i < bytes[1] / sizeof *memory; i++)
+            assert_true(memory[i] == 0);
+    }
+    lki_engine_keep_packs(three.engine, memory, bytes[1]);
+    assert_true(loss_of(&three, x) == want && memory[0] != 0);
+    lki_engine_keep_packs(three.engine, NULL, 0);
+    free(memory);
     lki_free(x);
     net_close(&one);
     net_close(&three);
@@ -190,6 +221,7 @@ int main(void)
         cmocka_unit_test(test_steps_with_packs_have_the_bits_of_those_without),
         cmocka_unit_test(test_damaged_and_old_packs_show_where_they_are_read),
         cmocka_unit_test(test_engines_with_packs_at_other_places_do_not_share_them),
+        cmocka_unit_test(test_memory_that_is_too_small_has_no_packs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,7 +69,7 @@ lk_status lki_share_packs(lki_session *s)
         arena = find_arena(s, bytes);
     else
         LK_TRY(open_arena(s, bytes, &arena));
-    if (arena != NULL)
-        lki_engine_keep_packs(s->engine, lk_arena_data(arena));
+    if (arena != NULL && bytes > 0)
+        lki_engine_keep_packs(s->engine, lk_arena_data(arena), lk_arena_bytes(arena));
     return LK_OK;
 }
