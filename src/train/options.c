@@ -220,6 +220,8 @@ static json_t *duplicate_json(const lk_train_config *config)
 
 const lki_field lki_fields[] = {
 #include "train/options.def"
+    { .name = "kernels", .path = "onednn", .type = LKI_FIELD_STRING, .scope = LKI_FIELD_FILE,
+      .offset = offsetof(lk_train_config, onednn), .all_ranks = true },
     { .name = NULL },
 };
 /* clang-format on */
