@@ -413,6 +413,18 @@ static int run_all(train_options *options, char **argv, lk_launch_options how)
     return merge_trace(options, 0, options->config.workers, mine, exit);
 }
 
+/* Checks --host-memory.  --workers of a node are its own, and the other nodes are taken to have as
+ * many, but not more in all than there are virtual workers. */
+static lk_status check_memory(const train_options *options, uint32_t nodes, uint32_t hosts)
+{
+    lk_train_config job = options->config;
+    if (nodes > 1) {
+        uint64_t all = (uint64_t)job.workers * nodes, most = job.virtual_workers;
+        job.workers  = (uint32_t)(most > 0 && all > most ? most : all);
+    }
+    return lk_train_fits(&job, hosts);
+}
+
 /* Starts the run from the process that the user started. */
 static int start(train_options *options, char **argv)
 {
@@ -449,7 +461,7 @@ static int start(train_options *options, char **argv)
     why = lki_cannot_start(options, hosts);
     if (why != NULL)
         return refuse(options, why);
-    status = lk_train_fits(&options->config, hosts);
+    status = check_memory(options, how.nodes, hosts);
     if (status == LK_EINVAL)
         return refuse(options, lk_error_last()->message);
     if (status != LK_OK)
