@@ -112,6 +112,53 @@ lk_status lki_directory_sync(const char *path)
     return status;
 }
 
+/* Creates the first set-aside-N that is free. */
+static lk_status make_aside(char name[LKI_STEP_NAME_BYTES], char path[LKI_PATH_BYTES],
+                            const char *dir)
+{
+    for (uint32_t n = 1; n < UINT32_MAX; n++) {
+        (void)snprintf(name, LKI_STEP_NAME_BYTES, "set-aside-%u", n);
+        LK_TRY(lki_directory_join(path, dir, name));
+        if (mkdir(path, 0777) == 0)
+            break;
+        if (errno != EEXIST)
+            return lk_fail(LK_EIO, "cannot make the directory '%s': %s", path, strerror(errno));
+    }
+    return LK_OK;
+}
+
+/* Moves one step of `dir` into the directory `aside` there. */
+static lk_status move_step(const char *dir, const char *aside, uint64_t step)
+{
+    char name[LKI_STEP_NAME_BYTES], from[LKI_PATH_BYTES], to[LKI_PATH_BYTES];
+    lki_step_name(name, step);
+    LK_TRY(lki_directory_join(from, dir, name));
+    LK_TRY(lki_directory_join(to, aside, name));
+    return rename(from, to) == 0
+               ? LK_OK : lk_fail(LK_EIO, "cannot move the checkpoint '%s' to '%s': %s", from, aside,
+                                 strerror(errno));
+}
+
+lk_status lki_steps_set_aside(char name[LKI_STEP_NAME_BYTES], size_t *count, const char *dir,
+                              uint64_t step)
+{
+    char      path[LKI_PATH_BYTES];
+    uint64_t *steps = NULL;
+    size_t    all   = 0;
+    LK_TRY(lki_steps_list(&steps, &all, dir));
+    *count = 0;
+    while (*count < all && steps[*count] > step)
+        (*count)++;
+    lk_status status = *count > 0 ? make_aside(name, path, dir) : LK_OK;
+    for (size_t i = 0; status == LK_OK && i < *count; i++)
+        status = move_step(dir, path, steps[i]);
+    lki_free(steps);
+    LK_TRY(status);
+    if (*count > 0)
+        LK_TRY(lki_directory_sync(path));
+    return *count > 0 ? lki_directory_sync(dir) : LK_OK;
+}
+
 /* Creates one directory whose parent exists.  `slash` is the last slash of `path`, or NULL. */
 static lk_status make_one(char *path, char *slash)
 {

@@ -247,20 +247,31 @@ static void outputs_may_be_in_the_directory(void **state)
     assert_says(r.out, "\n4\n");
 }
 
-/* Goes back to an earlier checkpoint.  Expects that the later ones are kept and named, and the
- * steps that the log lacks when the run goes on from the latest. */
-static void later_checkpoints_are_named(void **state)
+/* Goes back to an earlier checkpoint.  Expects that the later ones are moved, and that the run goes
+ * on from its own.  If they are moved back, it names the steps that the log lacks. */
+static void later_checkpoints_are_set_aside(void **state)
 {
-    static command_result r;
+    static command_result r, whole;
     run_command(&r, *state, MLP "--steps 6 --checkpoint back --checkpoint-every 2 "
                                 "--log back.jsonl");
     assert_int_equal(r.status, 0);
     run_command(&r, *state, "resume back --resume=2 --steps 3");
     assert_int_equal(r.status, 0);
-    assert_says(r.err, "back' keeps 2 checkpoints of later steps, up to step 6; ");
-    (void)run_shell(&r, *state, "ls back | grep -c step-");
-    assert_string_equal(r.out, "3\n");
-    run_command(&r, *state, "resume back --steps 7");
+    assert_says(r.err, "note: 2 checkpoints of later steps are moved to '");
+    assert_says(r.err, "/back/set-aside-1', since the run goes on from step 2 without them");
+    (void)run_shell(&r, *state, "ls back back/set-aside-1 | grep step-");
+    assert_string_equal(r.out, "step-00000002\nstep-00000003\nstep-00000004\nstep-00000006\n");
+    (void)run_shell(&r, *state, "cp -r back own && " LK_TEST_COMMAND " resume own --resume=2 "
+                                "--steps 2 --log own.jsonl && ls own/set-aside-2");
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "step-00000003\n");
+    run_command(&whole, *state, MLP "--steps 7");
+    assert_int_equal(whole.status, 0);
+    (void)run_shell(&r, *state, "cp -r back on && " LK_TEST_COMMAND " resume on --steps 7 "
+                                "--log on.jsonl && test ! -e on/set-aside-2");
+    assert_string_equal(r.out, whole.out);
+    (void)run_shell(&r, *state, "mv back/set-aside-1/step-* back && " LK_TEST_COMMAND
+                                " resume back --steps 7");
     assert_int_equal(r.status, 0);
     assert_says(r.err, "back.jsonl' lacks steps 4 to 6 of this run");
     (void)run_shell(&r, *state, "sed -i '/\"step\": 2,/d' back.jsonl; " LK_TEST_COMMAND
@@ -280,7 +291,7 @@ int main(void)
         cmocka_unit_test(a_resume_keeps_the_log_of_another_run),
         cmocka_unit_test(a_log_goes_with_its_run),
         cmocka_unit_test(outputs_may_be_in_the_directory),
-        cmocka_unit_test(later_checkpoints_are_named),
+        cmocka_unit_test(later_checkpoints_are_set_aside),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -301,29 +301,21 @@ static lk_status check_schedule(const lki_session *session, const lk_checkpoint 
                                         "give the file that the run has written");
 }
 
-/* Says that the directory has checkpoints of later steps than the one that the run goes back to.
- * They are kept, since they may be all that is left of these steps. */
-static lk_status tell_later(lki_session *session, uint64_t start)
+/* Moves checkpoints of later steps than the one that the run goes back to out of its way: they are
+ * of other steps than it will make, and a resume after a failure would take them as the newest. */
+static lk_status set_aside_later(lki_session *session, uint64_t start)
 {
     const char *folder = session->config->checkpoint.folder;
     char        name[LKI_STEP_NAME_BYTES];
-    uint64_t   *steps = NULL;
-    size_t      count = 0, later = 0;
-    if (session->config->checkpoint.resume_step < 0 || session->replays) /* a replay makes none */
+    size_t      count = 0;
+    if (session->config->checkpoint.resume_step < 0 || session->replays)
         return LK_OK;
-    LK_TRY(lki_steps_list(&steps, &count, folder));
-    while (later < count && steps[later] > start)
-        later++;
-    if (later > 0) {
-        const char *them = later == 1 ? "it" : "them";
-        lki_step_name(name, steps[0]);
-        lki_journal_note(session->journal, "note: '%s' keeps %zu checkpoint%s of later steps, up "
-                         "to step %llu; until this run passes that step, eval, export and the next "
-                         "resume take %s as the newest: move %s away if this run replaces %s",
-                         folder, later, later == 1 ? "" : "s", (unsigned long long)steps[0],
-                         name, them, them);
-    }
-    lki_free(steps);
+    LK_TRY(lki_steps_set_aside(name, &count, folder, start));
+    if (count > 0)
+        lki_journal_note(session->journal, "note: %zu checkpoint%s of later steps %s moved to "
+                         "'%s/%s', since the run goes on from step %llu without %s", count,
+                         count == 1 ? "" : "s", count == 1 ? "is" : "are", folder, name,
+                         (unsigned long long)start, count == 1 ? "it" : "them");
     return LK_OK;
 }
 
@@ -364,7 +356,7 @@ static lk_status resume(lki_session *session)
         if (progress->start >= session->config->steps)
             lki_journal_say(session->journal, "note: the run has all its %llu steps: give more "
                             "steps to go on", (unsigned long long)session->config->steps);
-        status = tell_later(session, progress->start);
+        status = set_aside_later(session, progress->start);
     }
     lk_checkpoint_free(checkpoint);
     return status;
