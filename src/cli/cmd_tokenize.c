@@ -102,7 +102,7 @@ static lk_status encode_file(lk_encoder *encoder, const char *path, sink *to)
 {
     struct stat info;
     void       *text = NULL;
-    int         fd   = open(path, O_RDONLY | O_CLOEXEC);
+    int         fd   = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* waits for no pipe */
     if (fd < 0)
         return fail_with(LK_EIO, "open", path, errno);
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {

@@ -249,6 +249,8 @@ static void drafts_replace_no_other_file(void **state)
     shell(&result, state, "test $(cat beside/u.*.new) = mine && mkfifo beside/pipe", 0);
     shell(&result, state, LOCKSTEP "tokenize text --tokenizer " OF("gpt2") " --out beside/pipe", 2);
     assert_says(result.err, "--out beside/pipe is a file of another kind");
+    shell(&result, state, LOCKSTEP "tokenize beside/pipe --tokenizer " OF("gpt2") " --out x", 2);
+    assert_says(result.err, "'beside/pipe' is no regular file, such as a pipe");
 }
 
 int main(void)

@@ -75,22 +75,30 @@ static lk_status find_prefix(const char *path, uint64_t start, size_t *bytes)
     return LK_OK;
 }
 
-/* Opens a pipe for writing.  Waits for its reader, and says so after a second. */
+/* Returns true if the run is to end. */
+static bool is_stopped(const lk_train_config *c)
+{
+    return c->calls.stop != NULL && c->calls.stop(c->calls.stop_context);
+}
+
+/* Opens a pipe for writing.  Waits for its reader, and says so after a second.  Fails with
+ * ECANCELED if the run is to end meanwhile. */
 static int open_pipe(lki_journal *journal, const char *path)
 {
     const struct timespec moment = { .tv_nsec = 20000000 };
-    const int             how    = O_WRONLY | O_APPEND | O_CLOEXEC;
-    for (int i = 0; i < 50; i++) {
-        int fd = open(path, how | O_NONBLOCK);
+    for (uint64_t i = 0; !is_stopped(journal->config); i++) {
+        int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK);
         if (fd >= 0)
             (void)fcntl(fd, F_SETFL, O_APPEND);
         if (fd >= 0 || errno != ENXIO)
             return fd;
+        if (i == 50)
+            lki_journal_note(journal, "note: the log '%s' is a pipe that nobody reads; waiting for "
+                             "a reader", path);
         (void)nanosleep(&moment, NULL);
     }
-    lki_journal_note(journal, "note: the log '%s' is a pipe that nobody reads; waiting for a "
-                     "reader", path);
-    return open(path, how);
+    errno = ECANCELED;
+    return -1;
 }
 
 /* Opens the log, and locks it if it is a regular file.  Sets `is_free` to false if another process
@@ -104,6 +112,8 @@ static lk_status log_open(lki_journal *journal, const char *path, bool *is_free)
         journal->log = fd >= 0 ? fdopen(fd, "a") : NULL;
     } else
         journal->log = fopen(path, "ae");
+    if (journal->log == NULL && errno == ECANCELED)
+        return lk_fail(LK_EIO, "stopped on request, before anybody read the log '%s'", path);
     if (journal->log == NULL)
         return lk_fail(LK_EIO, "cannot write the log '%s': %s", path, strerror(errno));
     (void)setvbuf(journal->log, NULL, _IOLBF, 1 << 14);
