@@ -91,6 +91,24 @@ static lk_status check_label(const lki_run_log *log)
                    "configuration, seed and data", log->path, log->label);
 }
 
+/* Refuses options with other --steps than the log.  A run with a limit of epochs, samples or tokens
+ * may have had fewer. */
+static lk_status check_end(const json_t *root, const lki_run_log *log)
+{
+    const json_t *options = json_object_get(root, "options");
+    const char   *text    = json_string_value(json_object_get(options, "steps"));
+    const bool    limited = json_object_get(options, "max-epochs") != NULL ||
+                         json_object_get(options, "max-samples") != NULL ||
+                         json_object_get(options, "max-tokens") != NULL;
+    const uint64_t steps = text != NULL ? strtoull(text, NULL, 10) : 0;
+    if (steps == 0 || log->end == 0 || log->end == steps || (limited && log->end < steps))
+        return LK_OK;
+    return lk_fail(LK_EINVAL,
+                   "the options of the run have %" PRIu64 " steps, and its log '%s' has a run of "
+                   "%" PRIu64 "; restore what was changed: the statement would be false", steps,
+                   log->path, log->end);
+}
+
 static lk_status add_losses(json_t *root, const char *path)
 {
     lki_run_log *log;
@@ -112,6 +130,8 @@ static lk_status add_losses(json_t *root, const char *path)
     (void)json_object_set_new(json_object_get(root, "data"), "content", json_string(log->data));
     if (status == LK_OK)
         status = check_last(root, log);
+    if (status == LK_OK)
+        status = check_end(root, log);
     lki_run_log_free(log);
     return status;
 }

@@ -316,6 +316,7 @@ static bool take_config(lki_run_log *log, json_t *line)
     log->config = json_incref(json_is_object(config) ? config : run);
 
     const char *data = json_string_value(json_object_get(line, "data"));
+    log->end         = (uint64_t)json_integer_value(json_object_get(line, "steps"));
     (void)snprintf(log->data, sizeof log->data, "%s", data != NULL ? data : "");
     return true;
 }
@@ -375,7 +376,7 @@ static void forget(lki_run_log *log)
     log->config      = NULL;
     log->event_count = log->column_count = log->events_lost = log->columns_lost = 0;
     log->line_count = log->hint = log->tail_bytes = 0;
-    log->offset                                   = 0;
+    log->offset = log->end                        = 0;
     log->begun = log->has_bits = false;
     log->label[0] = log->data[0] = '\0';
 }

@@ -37,6 +37,7 @@ typedef struct {
 
 typedef struct {
     char              *path;
+    uint64_t           end;   /* steps of the run, from the line with `config`; 0 = unknown */
     uint64_t          *steps; /* by row, ascending */
     lki_losses_line   *lines; /* by row */
     lki_column        *columns;
