@@ -79,7 +79,7 @@ static const char *taken(const train_options *o, const lki_option *row, char tex
     return text;
 }
 
-/* Makes the text of an option.  Prints a note and returns NULL if it is not UTF-8, as JSON is. */
+/* Makes the text of an option; null with a note if it is not UTF-8, as JSON is. */
 static json_t *option_text(const train_options *o, const char *name, const char *value)
 {
     json_t *text = json_string(value);
@@ -87,7 +87,7 @@ static json_t *option_text(const train_options *o, const char *name, const char 
         fprintf(stderr, "lockstep %s: note: --%s %s is not UTF-8, so the run keeps its options "
                         "without it: give it to lockstep resume and lockstep verify, too\n",
                 o->command->name, name, value);
-    return text;
+    return text != NULL ? text : json_null();
 }
 
 static json_t *options_json(const train_options *o)
@@ -518,8 +518,13 @@ static bool add_recorded(arguments *a, places *p, const char *asker, char *const
     json_object_foreach(json_object_get(p->object, "options"), name, value)
     {
         const char *text = json_string_value(value);
-        if (is_replaced(name, more) || text == NULL)
+        if (is_replaced(name, more))
             continue;
+        if (text == NULL) {
+            fprintf(stderr, "lockstep %s: note: the --%s of the run '%s' is not UTF-8, so the run "
+                            "does not keep it: give it again\n", asker, name, p->run);
+            continue;
+        }
         if (strcmp(name, "tokenizer") == 0)
             add_tokenizer(a, p, text);
         else if (is_output(name))

@@ -129,6 +129,30 @@ static void a_pipe_without_a_reader_is_named(void **state)
                                 "grep -c loss_bits read");
     assert_non_null(strstr(r.out, "\n2\n"));
     assert_string_equal(r.err, "");
+    (void)run_shell(&r, *state, LK_TEST_COMMAND " " MLP "--steps 2 --workers 2 --quiet --log "
+                                "unread 2>said & until grep -q waiting said; do sleep 0.1; done; "
+                                "kill -TERM $!; wait $!; s=$?; cat said >&2; exit $s");
+    assert_int_equal(r.status, 1);
+    assert_says(r.err, "stopped on request, before anybody read the log 'unread'");
+}
+
+/* Continues a run whose data have a name that JSON cannot hold. */
+static void data_that_the_run_does_not_keep_are_named(void **state)
+{
+    static command_result r;
+    (void)run_shell(&r, *state, "seq 2000 >$(printf 'bad\\377.txt'); " LK_TEST_COMMAND " train "
+                                "gpt --layers 1 --width 8 --heads 1 --context 8 --steps 2 "
+                                "--workers 1 --global-batch 2 --checkpoint bad --data "
+                                "$(printf 'bad\\377.txt')");
+    assert_int_equal(r.status, 0);
+    run_command(&r, *state, "resume bad --steps 3");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "lockstep resume: note: the --data of the run '");
+    assert_says(r.err, "bad' is not UTF-8, so the run does not keep it: give it again");
+    (void)run_shell(&r, *state, LK_TEST_COMMAND " resume bad --steps 3 --data text:$(printf "
+                                "'bad\\377.txt')");
+    assert_int_equal(r.status, 0);
+    assert_says_not(r.err, "give it again");
 }
 
 /* Starts a second run with the log, and with the event files, of a first one.  Expects that it is
@@ -287,6 +311,7 @@ int main(void)
         cmocka_unit_test(outputs_overwrite_no_other_file),
         cmocka_unit_test(drafts_replace_no_other_file),
         cmocka_unit_test(a_pipe_without_a_reader_is_named),
+        cmocka_unit_test(data_that_the_run_does_not_keep_are_named),
         cmocka_unit_test(the_outputs_of_another_run_are_kept),
         cmocka_unit_test(a_resume_keeps_the_log_of_another_run),
         cmocka_unit_test(a_log_goes_with_its_run),
