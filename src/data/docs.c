@@ -95,12 +95,13 @@ static lk_status encode(docs *self, document *out, const void *text, size_t byte
 }
 
 /* Parses a JSON object and finds its member "text".  Returns NULL if the object is invalid, with
- * the reason in *error. */
+ * the reason in *error.  Integers are read as floating-point numbers, of which more are in range:
+ * no number is used. */
 static json_t *parse(const uint8_t *bytes, size_t count, const json_t **text, json_error_t *error)
 {
-    const size_t how    = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
+    const size_t how    = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL;
     json_t      *object = json_loadb((const char *)bytes, count, how, error);
-    *text          = json_object_get(object, "text");
+    *text = json_object_get(object, "text");
     return object;
 }
 
@@ -108,6 +109,8 @@ static json_t *parse(const uint8_t *bytes, size_t count, const json_t **text, js
 static const char *reason(const json_error_t *error, char text[200])
 {
     switch ((int)json_error_code(error)) {
+    case json_error_numeric_overflow:
+        return "has a number beyond 1.8e308, the largest that can be read";
     case json_error_null_byte_in_key:
         return "has a member whose name holds a NUL (\\u0000), and no name may";
     default:

@@ -69,8 +69,8 @@ static void lines_and_json_yield_documents(void **state)
 static void other_members_are_ignored(void **state)
 {
     (void)state;
-    lkt_write_text("other.jsonl", "{\"text\": \"one\", \"id\": 7}\n"
-                                  "{\"text\": \"two\", \"x\": [{\"y\": \"a\\u0000b\"}, 1]}\n");
+    lkt_write_text("other.jsonl", "{\"text\": \"one\", \"id\": 13835058055282163712, \"x\": 1e9}\n"
+                                  "{\"text\": \"two\", \"x\": [{\"y\": \"a\\u0000b\"}, 1e-999]}\n");
     assert_samples("docs:other.jsonl", "one| two|");
 }
 
@@ -149,6 +149,8 @@ static void bad_documents_are_refused(void **state)
         { "{\"text\": \"a\"}\n{\"text\": \"\n", "line 2 is no valid JSON: " },
         { "{\"text\": \"a\\u0000b\"}\n", "line 1 holds a NUL byte, which no document may" },
         { "{\"text\": \"a\", \"b\\u0000\": 1}\n", "line 1 has a member whose name holds a NUL" },
+        { "{\"text\": \"a\", \"b\": [1e999]}\n", "line 1 has a number beyond 1.8e308" },
+        { "{\"text\": 13835058055282163712}\n", "line 1 has no \"text\" that is a string" },
         { "{\"text\": \"a\", \"text\": \"b\"}\n", "line 1 is no valid JSON: duplicate" },
         { "\n\n", "no documents" },
     };
