@@ -67,8 +67,9 @@ typedef struct {
     const char *source;    /* as lk_train_config.data.source, except streams.  A table must have the
                             * columns of the table on which the model was trained. */
     bool        own_part;  /* `source` is that of the run, of which only the validation part is
-                            * evaluated; else all samples are, or the part for tests that the source
-                            * itself has (cifar10) */
+                            * evaluated, and LK_EINVAL if its content is not that of the checkpoint;
+                            * else all samples are, or the part for tests that the source itself has
+                            * (cifar10) */
     const char *tokenizer; /* as in lk_sample_options.  NULL: the tokenizer.json beside the weights,
                             * if there is one */
     lk_weights  weights;

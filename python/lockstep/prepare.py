@@ -48,11 +48,34 @@ def _parquet(path, key):
         raise Refused(f"{path}: {error}") from None
 
 
+def _members(pairs):
+    """Return an object of JSON.  Refuse one that has a member twice."""
+    found = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the member {name!r} is there twice")
+        found[name] = value
+    return found
+
+
+def _no_number(text):
+    """Refuse NaN and Infinity."""
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _integer(_digits):
+    """Return 0 for any integer: none is used, and Python does not convert long ones."""
+    return 0
+
+
 def _json(line, path, number):
     try:
-        return json.loads(line)
+        return json.loads(line, parse_int=_integer, parse_constant=_no_number,
+                          object_pairs_hook=_members)
     except ValueError as error:
         raise Refused(f"{path}, line {number}: {error}") from None
+    except RecursionError:
+        raise Refused(f"{path}, line {number} nests arrays or objects too deep") from None
 
 
 def _json_lines(path, key):
@@ -131,7 +154,7 @@ def read_tokenizer(path):
         data = json.loads(pathlib.Path(path).read_bytes())
         added = {token["content"]: token["id"] for token in data.get("added_tokens", [])}
         vocabulary = max([*data["model"]["vocab"].values(), *added.values()]) + 1
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Refused(f"--tokenizer {path} cannot be read as a tokenizer.json: {error!r}") from None
     for end in END:
         if end in added:

@@ -130,6 +130,28 @@ class Prepare(unittest.TestCase):
         (self.folder / "empty.txt").write_text("")
         self.refused("no document", "empty.txt")
 
+    def test_lines_that_are_no_json_are_refused(self):
+        for line, message in (('{"text": "a", "y": %s}' % ("[" * 100_000 + "]" * 100_000),
+                               "line 2 nests arrays or objects too deep"),
+                              ('{"text": "a", "y": [NaN]}', "line 2: NaN is no number"),
+                              ('{"text": "a", "y": -Infinity}', "line 2: -Infinity is no number"),
+                              ('{"text": "a", "text": "b"}', "line 2: the member 'text' is there"),
+                              ('{"text": "a", "x": {"y": 1, "z": 2, "y": 3}}',
+                               "line 2: the member 'y' is there twice"),
+                              ('{"text": %s}' % ("1" * 6000), "'text' is no text but int")):
+            (self.folder / "bad.jsonl").write_text('{"text": "a"}\n' + line + "\n")
+            self.refused("bad.jsonl, ", "bad.jsonl")
+            self.refused(message, "bad.jsonl")
+        (self.folder / "t.json").write_text("[" * 100_000)
+        self.refused("cannot be read as a tokenizer.json", "in", tokenizer="t.json")
+
+    def test_other_members_are_ignored(self):
+        (self.folder / "a.jsonl").write_text(
+            '{"text": "a\\u0000b", "x": %s, "y": [-7, 1e999, {}], "z": "\\u0000"}\n' % ("1" * 6000))
+        said = self.run_it("out", "a.jsonl")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertEqual(ids_of(self.folder / "out"), [self.tokenized(["a\0b"])])
+
     def test_a_folder_that_exists_is_kept(self):
         (self.folder / "kept").mkdir()
         said = self.run_it("kept", "in")

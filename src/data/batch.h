@@ -22,6 +22,10 @@ LK_NODISCARD lk_status lki_dataset_open_as(lk_dataset **out, const char *spec,
 /* Returns true if the token ids are the bytes of a text, which no tokenizer has cut. */
 bool lki_dataset_is_bytes(const lk_dataset *dataset);
 
+/* Returns the hash of the content without the weights of samples, which is that of the description
+ * if there are none. */
+const char *lki_dataset_content(const lk_dataset *dataset);
+
 /* Makes all samples the validation part, in the order of the files.  A validation part that the
  * source has stays as it is. */
 void lki_dataset_hold_all(lk_dataset *dataset);

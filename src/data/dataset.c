@@ -259,6 +259,11 @@ bool lki_dataset_is_bytes(const lk_dataset *dataset)
     return dataset->bytes;
 }
 
+const char *lki_dataset_content(const lk_dataset *dataset)
+{
+    return dataset->content;
+}
+
 void lki_dataset_hold_all(lk_dataset *dataset)
 {
     lk_dataset_info *info = &dataset->info;

@@ -17,6 +17,7 @@
 #include "data/source.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -74,7 +75,8 @@ static lk_status check_text(const docs *self, const uint8_t *text, size_t bytes,
     if (bytes > INT32_MAX)
         return damaged(at, "is longer than 2 GiB");
     if (bytes > 0 && self->encoded.tokenizer == NULL && memchr(text, 0, bytes) != NULL)
-        return damaged(at, "holds a NUL byte, which no document may: it stands between them");
+        return damaged(at, "holds a NUL byte, which no document may without a tokenizer: it stands "
+                           "between them");
     return LK_OK;
 }
 
@@ -93,27 +95,47 @@ static lk_status encode(docs *self, document *out, const void *text, size_t byte
 }
 
 /* Parses a JSON object and finds its member "text".  Returns NULL if the object is invalid, with
- * the reason in *error. */
+ * the reason in *error.  Integers are read as floating-point numbers, of which more are in range:
+ * no number is used. */
 static json_t *parse(const uint8_t *bytes, size_t count, const json_t **text, json_error_t *error)
 {
-    json_t *object = json_loadb((const char *)bytes, count, JSON_REJECT_DUPLICATES, error);
-    *text          = json_object_get(object, "text");
+    const size_t how    = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL;
+    json_t      *object = json_loadb((const char *)bytes, count, how, error);
+    *text = json_object_get(object, "text");
     return object;
+}
+
+/* Returns why a JSON object is invalid, maybe in `text`. */
+static const char *reason(const json_error_t *error, char text[200])
+{
+    switch ((int)json_error_code(error)) {
+    case json_error_numeric_overflow:
+        return "has a number beyond 1.8e308, the largest that can be read";
+    case json_error_null_byte_in_key:
+        return "has a member whose name holds a NUL (\\u0000), and no name may";
+    default:
+        (void)snprintf(text, 200, "is no valid JSON: %s", error->text);
+        return text;
+    }
 }
 
 static lk_status measure_json(docs *self, document *out, const uint8_t *bytes, size_t count,
                               const place *at)
 {
     json_error_t  error;
+    char          why[200];
     const json_t *text;
     LK_TRY(check_text(self, bytes, count, at));
     json_t   *object = parse(bytes, count, &text, &error);
     lk_status status = LK_OK;
     if (object == NULL)
-        status = damaged(at, error.text);
+        status = damaged(at, reason(&error, why));
     else if (!json_is_string(text))
         status = damaged(at, "has no \"text\" that is a string");
     else
+        status = check_text(self, (const uint8_t *)json_string_value(text),
+                            json_string_length(text), at);
+    if (status == LK_OK)
         status = encode(self, out, json_string_value(text), json_string_length(text), at);
     json_decref(object);
     return status;

@@ -65,6 +65,33 @@ static void lines_and_json_yield_documents(void **state)
     assert_samples("docs:r-{1..2}", "1| 2|");
 }
 
+/* Other members than "text" may hold anything that JSON has. */
+static void other_members_are_ignored(void **state)
+{
+    (void)state;
+    lkt_write_text("other.jsonl", "{\"text\": \"one\", \"id\": 13835058055282163712, \"x\": 1e9}\n"
+                                  "{\"text\": \"two\", \"x\": [{\"y\": \"a\\u0000b\"}, 1e-999]}\n");
+    assert_samples("docs:other.jsonl", "one| two|");
+}
+
+/* With a tokenizer NUL is a byte as any other. */
+static void a_tokenizer_takes_nul(void **state)
+{
+    const lk_dataset_options how = { .struct_size = sizeof how, .context = T,
+                                     .tokenizer = LK_TEST_SOURCE "/tests/tokenizers/gpt2.json" };
+    (void)state;
+    lkt_write_text("nul.jsonl", "{\"text\": \"a\\u0000b\"}\n");
+    lkt_write("nul.txt", "a\0b\n", 4);
+    lk_dataset *json = lkt_open("docs:nul.jsonl", &how), *text = lkt_open("docs:nul.txt", &how);
+    int32_t     x[2][T], y[2][T];
+    LKT_OK(lk_dataset_read(json, false, 0, 0, x[0], y[0]));
+    LKT_OK(lk_dataset_read(text, false, 0, 0, x[1], y[1]));
+    assert_int_equal(lk_dataset_length(json, false, 0), 4);
+    assert_memory_equal(y[0], y[1], sizeof y[0]);
+    lk_dataset_free(json);
+    lk_dataset_free(text);
+}
+
 static void archive_members_yield_documents(void **state)
 {
     static lkt_file tar;
@@ -119,9 +146,12 @@ static void bad_documents_are_refused(void **state)
     static const struct { const char *text, *first; } bad[] = {
         { "{\"text\": 3}\n", "line 1 has no \"text\" that is a string" },
         { "{\"text\": \"a\"}\n[1]\n", "line 2 has no \"text\"" },
-        { "{\"text\": \"a\"}\n{\"text\": \"\n", "line 2" },
-        { "{\"text\": \"a\\u0000b\"}\n", "line 1" },
-        { "{\"text\": \"a\", \"text\": \"b\"}\n", "line 1" },
+        { "{\"text\": \"a\"}\n{\"text\": \"\n", "line 2 is no valid JSON: " },
+        { "{\"text\": \"a\\u0000b\"}\n", "line 1 holds a NUL byte, which no document may" },
+        { "{\"text\": \"a\", \"b\\u0000\": 1}\n", "line 1 has a member whose name holds a NUL" },
+        { "{\"text\": \"a\", \"b\": [1e999]}\n", "line 1 has a number beyond 1.8e308" },
+        { "{\"text\": 13835058055282163712}\n", "line 1 has no \"text\" that is a string" },
+        { "{\"text\": \"a\", \"text\": \"b\"}\n", "line 1 is no valid JSON: duplicate" },
         { "\n\n", "no documents" },
     };
     (void)state;
@@ -344,6 +374,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_and_json_yield_documents),
+        cmocka_unit_test(other_members_are_ignored),
+        cmocka_unit_test(a_tokenizer_takes_nul),
         cmocka_unit_test(archive_members_yield_documents),
         cmocka_unit_test(ids_between_separators_yield_documents),
         cmocka_unit_test(bad_documents_are_refused),

@@ -108,9 +108,44 @@ static const char *first_class(const lki_listing *folders)
     return NULL;
 }
 
+/* Returns true if a name is in a list, in any case. */
+static bool is_like(const char *name, const char *const *list)
+{
+    while (*list != NULL && strcasecmp(name, *list) != 0)
+        list++;
+    return *list != NULL;
+}
+
+/* Fails if folders that would be classes have names like those of parts: all of them, or one like
+ * `val` and another one. */
+static lk_status check_classes(const lki_listing *folders, const char *path)
+{
+    static const char *const held[] = { "val", "valid", "validation", NULL };
+    static const char *const rest[] = { "train", "training", "test", "testing", NULL };
+    const char              *first = NULL, *last = NULL;
+    bool                     val = false;
+    size_t                   alike = 0;
+    for (size_t i = 0; i < folders->count; i++) {
+        const char *name = folders->paths[i];
+        const bool  is_val = is_like(name, held);
+        if (!is_val && !is_like(name, rest))
+            continue;
+        val   = val || is_val;
+        first = first != NULL ? first : name;
+        last  = name;
+        alike++;
+    }
+    if (alike == 0 || (alike < folders->count && !(val && alike > 1)))
+        return LK_OK;
+    return lk_fail(LK_EFORMAT, "'%s' has %s%s%s, which are no names for classes, and parts are "
+                               "called train, val or validation, and test: rename them, or give a "
+                               "part alone as 'folder:%s/%s'", path, first,
+                   alike > 1 ? " and " : "", alike > 1 ? last : "", path, first);
+}
+
 /* Sets *parts to true if the folders are parts of a data set, `train` and perhaps others, and not
- * classes, one of which may be called `train`.  Fails if they are a mix of both, or parts without
- * `train`. */
+ * classes, one of which may be called `train`.  Fails if they are a mix of both, parts without
+ * `train`, or parts with other names. */
 static lk_status check_parts(bool *parts, const lki_listing *folders, const char *path)
 {
     const char *class = first_class(folders);
@@ -125,7 +160,7 @@ static lk_status check_parts(bool *parts, const lki_listing *folders, const char
         return lk_fail(LK_EFORMAT, "'%s' has the part %s, but no train; give a part alone as "
                                    "'folder:%s/%s'", path, folders->paths[0], path,
                        folders->paths[0]);
-    return LK_OK;
+    return *parts ? LK_OK : check_classes(folders, path);
 }
 
 /* Sets the folders of the training and validation parts. */

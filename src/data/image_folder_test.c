@@ -162,6 +162,24 @@ static void train_and_val_are_parts(void **state)
                 "'folder:held/val'");
 }
 
+/* Parts with other names are not taken for classes. */
+static void names_like_those_of_parts_are_refused(void **state)
+{
+    static const char *const others[] = { "Train val test", "train valid", "Train", "dog VAL train",
+                                          "training testing" };
+    char                     line[200];
+    (void)state;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        (void)snprintf(line, sizeof line, "rm -rf like; for f in %s; do mkdir -p like/$f && "
+                       "cp parts/bus/1.png like/$f; done", others[i]);
+        run(line);
+        lkt_refuses("folder:like", &none, LK_EFORMAT, "no names for classes",
+                    "called train, val or validation, and test: rename them");
+    }
+    run("rm -rf like/*; for f in dog valid; do mkdir like/$f && cp parts/bus/1.png like/$f; done");
+    lk_dataset_free(lkt_open("folder:like", &none));
+}
+
 static void resize_takes_the_centre(void **state)
 {
     static lkt_file picture;
@@ -260,6 +278,7 @@ int main(void)
         cmocka_unit_test(a_file_of_another_class_is_other_data),
         cmocka_unit_test(samples_are_those_of_an_archive),
         cmocka_unit_test(train_and_val_are_parts),
+        cmocka_unit_test(names_like_those_of_parts_are_refused),
         cmocka_unit_test(resize_takes_the_centre),
         cmocka_unit_test(what_is_no_image_is_named),
         cmocka_unit_test(names_and_classes_are_content),

@@ -93,6 +93,7 @@ struct lk_dataset {
     bool               bytes;    /* token ids are the bytes of a text */
     bool               whole;    /* all tokens are for validation */
     bool               fixed;    /* `context` cannot be changed, so messages do not advise it */
+    char               content[33]; /* info.content_hash without the weights of samples */
     uint64_t           total;    /* number of tokens of the stream, or samples or documents of the
                                   * files */
     uint64_t           held_out; /* size of the validation part at the end of the data: number of

@@ -167,6 +167,7 @@ static lk_status open_weights(lk_dataset *dataset, const char *spec, const char 
 lk_status lki_weights_open(lk_dataset *dataset, const char *spec)
 {
     const lk_dataset_options *options = &dataset->options;
+    memcpy(dataset->content, dataset->info.content_hash, sizeof dataset->content);
     if (options->weights != NULL)
         LK_TRY(open_weights(dataset, spec, options->weights, true));
     if (options->loss_weights != NULL)

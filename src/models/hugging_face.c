@@ -176,22 +176,35 @@ static lk_status read_row(lk_model_options *options, const row *r, const json_t 
     }
 }
 
-/* Reads the factors of frequencies as Llama 3.1 scales them.  The original context is that of the
- * model unless it is given. */
-static lk_status read_scaling(lk_model_options *options, const json_t *rope, const char *path)
+/* Reads the original context of scaled frequencies.  It stands beside the factors or, since
+ * transformers 5, outside of their object, and is that of the model if it is in neither place. */
+static lk_status read_original(lk_model_options *options, const json_t *rope, const json_t *config,
+                               const char *path)
 {
-    const json_t *original = json_object_get(rope, "original_max_position_embeddings");
-    json_int_t    tokens   = original == NULL ? options->positions : json_integer_value(original);
+    static const char key[] = "original_max_position_embeddings";
+    const json_t     *inner = json_object_get(rope, key), *outer = json_object_get(config, key);
+    const json_t     *original = outer != NULL ? outer : inner;
+    json_int_t        tokens = original == NULL ? options->positions : json_integer_value(original);
+    if (tokens < 1 || tokens > 1 << 30)
+        return refuse(path, key, original, "and must be a whole number from 1 to 1073741824");
+    if (outer != NULL && inner != NULL && !equal(inner, outer))
+        return refuse(path, key, outer, "but another number beside the factors, and which of them "
+                                        "counts depends on the version of transformers: leave "
+                                        "out one");
+    options->rope_original = (uint32_t)tokens;
+    return LK_OK;
+}
+
+/* Reads the factors of frequencies as Llama 3.1 scales them. */
+static lk_status read_scaling(lk_model_options *options, const json_t *rope, const json_t *config,
+                              const char *path)
+{
     LK_TRY(read_number(&options->rope_factor, json_object_get(rope, "factor"), 0, "factor", path));
     LK_TRY(read_number(&options->rope_low, json_object_get(rope, "low_freq_factor"), 0,
                        "low_freq_factor", path));
     LK_TRY(read_number(&options->rope_high, json_object_get(rope, "high_freq_factor"), 0,
                        "high_freq_factor", path));
-    if (tokens < 1 || tokens > 1 << 30)
-        return refuse(path, "original_max_position_embeddings", original,
-                      "and must be a whole number from 1 to 1073741824");
-    options->rope_original = (uint32_t)tokens;
-    return LK_OK;
+    return read_original(options, rope, config, path);
 }
 
 /* Refuses an object with neither a type nor a theta.  Its keys may be types of layers, each with an
@@ -241,7 +254,7 @@ static lk_status read_rope(lk_model_options *options, const json_t *config, cons
         return LK_OK;
     if (strcmp(name, "llama3") != 0)
         return refuse(path, "rope_type", type, "and only \"default\" and \"llama3\" are supported");
-    return read_scaling(options, rope, path);
+    return read_scaling(options, rope, config, path);
 }
 
 /* Checks keys whose values depend on others, and sets fields that follow from others. */

@@ -185,6 +185,29 @@ static void eval_reports_the_errors_of_tables(void **state)
     assert_non_null(strstr(result.err, "is no table, and the model of classes was trained on one"));
 }
 
+#define OTHER_DATA "is not the data of /"
+
+/* The data of a run change after it, or between two of its checkpoints.  Weights of samples do not
+ * matter, as all samples of the validation part count. */
+static void eval_refuses_changed_data(void **state)
+{
+    static command_result result;
+    shell(&result, state, "rm -f log; seq 1 9999 >own; tr 1 2 <own >new; " LOCKSTEP "train gpt "
+        "--data text:own --validation 0.2" SMALL "--checkpoint changed --steps 1 && "
+        LOCKSTEP "eval changed && cp new own && " LOCKSTEP "eval changed --data own", 0);
+    shell(&result, state, LOCKSTEP "eval changed", 2);
+    assert_says(result.err, OTHER_DATA);
+    assert_says(result.err, "or give --data to evaluate other data");
+    shell(&result, state, "rm log; " LOCKSTEP "train gpt --data text:own --validation 0.2" SMALL
+        "--checkpoint changed --steps 2 --resume --changed-data && " LOCKSTEP "eval changed && ! "
+        LOCKSTEP "eval changed/step-00000001", 0);
+    assert_says(result.err, OTHER_DATA);
+    shell(&result, state, "seq 50 >weights; " TRAIN_TABLE "--target class --sample-weights weights "
+        "--checkpoint drawn && rm weights && " LOCKSTEP "eval drawn && "
+        "sed -i s/c1/c2/ table.csv && ! " LOCKSTEP "eval drawn", 0);
+    assert_says(result.err, OTHER_DATA);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -194,6 +217,7 @@ int main(void)
         cmocka_unit_test(eval_has_the_bits_of_the_run),
         cmocka_unit_test(eval_takes_short_texts),
         cmocka_unit_test(eval_reports_the_errors_of_tables),
+        cmocka_unit_test(eval_refuses_changed_data),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

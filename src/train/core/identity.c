@@ -368,12 +368,16 @@ static bool is_stream(const lk_train_config *config)
     return config->data.source != NULL && strncmp(config->data.source, "stream:", 7) == 0;
 }
 
-void lki_data_write(json_t *object, const lk_train_config *config, const lk_dataset_info *data)
+void lki_data_write(json_t *object, const lk_train_config *config, const lk_dataset_info *data,
+                    const char *unweighted)
 {
-    if (!is_stream(config))
-        (void)json_object_set_new(object, LKI_DATA_KEY,
-                                  json_pack("{s:s, s:I}", "content", data->content_hash, "samples",
-                                            (json_int_t)data->train_count));
+    if (is_stream(config))
+        return;
+    json_t *about = json_pack("{s:s, s:I}", "content", data->content_hash, "samples",
+                              (json_int_t)data->train_count);
+    if (strcmp(unweighted, data->content_hash) != 0)
+        (void)json_object_set_new(about, "unweighted", json_string(unweighted));
+    (void)json_object_set_new(object, LKI_DATA_KEY, about);
 }
 
 lk_status lki_data_compare(const json_t *stored, const lk_train_config *config,
@@ -395,6 +399,33 @@ lk_status lki_data_compare(const json_t *stored, const lk_train_config *config,
                    "%.8s" LKI_ADVICE_DATA,
                    config->data.source, (unsigned long long)data->train_count, data->content_hash,
                    also, (long long)samples, was);
+}
+
+/* Returns true if the data of a checkpoint have weights of samples. */
+static bool is_weighted(const json_t *stored)
+{
+    const char *order = json_string_value(json_object_get(stored, "order"));
+    return (order != NULL && strcmp(order, "weighted") == 0) ||
+           json_is_true(json_object_get(stored, "loss-weights"));
+}
+
+lk_status lki_data_compare_own(const json_t *stored, const char *source,
+                               const lk_dataset_info *data, const char *path)
+{
+    const json_t *about = json_object_get(stored, LKI_DATA_KEY);
+    const char   *was   = json_string_value(json_object_get(about, "unweighted"));
+    const char   *also  = json_is_true(json_object_get(stored, "tokenizer"))
+                              ? " (of data and tokenizer)" : "";
+    if (was == NULL && !is_weighted(stored))
+        was = json_string_value(json_object_get(about, "content"));
+    if (was == NULL || strcmp(was, data->content_hash) == 0)
+        return LK_OK;
+    return lk_fail(LK_EINVAL,
+                   "'%s' is not the data of %s any more: it has %llu samples to train on and hash "
+                   "%.8s%s, but the checkpoint was made with %lld and %.8s; put the data of the "
+                   "run there again, or give `source` to evaluate other data",
+                   source, path, (unsigned long long)data->train_count, data->content_hash, also,
+                   (long long)json_integer_value(json_object_get(about, "samples")), was);
 }
 
 /* Returns the number of characters of an exactness id before its label. */

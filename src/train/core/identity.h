@@ -62,14 +62,20 @@ LK_NODISCARD lk_status lki_config_compare(const json_t *stored, const json_t *mi
                                           lki_comparison how);
 
 /* Adds the hash and the number of samples of the data, except for a stream, whose content is not
- * known. */
+ * known. `unweighted` is the hash without the weights of samples. */
 #define LKI_DATA_KEY "data"
-void lki_data_write(json_t *object, const lk_train_config *config, const lk_dataset_info *data);
+void lki_data_write(json_t *object, const lk_train_config *config, const lk_dataset_info *data,
+                    const char *unweighted);
 
 /* Fails with LK_EINVAL if a checkpoint's configuration has the hash of other data, unless the run
  * has `checkpoint.changed_data`.  Earlier versions recorded no hash. */
 LK_NODISCARD lk_status lki_data_compare(const json_t *stored, const lk_train_config *config,
                                         const lk_dataset_info *data);
+
+/* Fails with LK_EINVAL if the data `source`, opened without the weights of samples, are not those
+ * with which the checkpoint at `path` was made, as far as its configuration has their hash. */
+LK_NODISCARD lk_status lki_data_compare_own(const json_t *stored, const char *source,
+                                            const lk_dataset_info *data, const char *path);
 
 void lki_exactness_id(const lk_train_config *config, const lk_dataset_info *data, char out[33]);
 

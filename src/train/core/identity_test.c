@@ -210,9 +210,9 @@ static void a_checkpoint_knows_its_data(void **state)
     json_t         *stored = json_object();
     (void)state;
     assert_int_equal(lki_data_compare(stored, &config, &other), LK_OK);
-    lki_data_write(stored, &stream, &mine);
+    lki_data_write(stored, &stream, &mine, "aa");
     assert_int_equal(json_object_size(stored), 0);
-    lki_data_write(stored, &config, &mine);
+    lki_data_write(stored, &config, &mine, "aa");
     assert_int_equal(lki_data_compare(stored, &config, &mine), LK_OK);
     assert_int_equal(lki_data_compare(stored, &stream, &other), LK_OK);
     assert_int_equal(lki_data_compare(stored, &config, &other), LK_EINVAL);
@@ -220,6 +220,31 @@ static void a_checkpoint_knows_its_data(void **state)
                                                      "was made with 3 and aa"));
     config.checkpoint.changed_data = true;
     assert_int_equal(lki_data_compare(stored, &config, &other), LK_OK);
+    json_decref(stored);
+}
+
+/* Checks the data of a run that is evaluated, which are opened without the weights of samples. */
+static void an_evaluated_run_has_its_data(void **state)
+{
+    const lk_train_config config = { .data.source = "text:a" };
+    const lk_dataset_info mine   = { .train_count = 3, .content_hash = "aa" };
+    const lk_dataset_info other  = { .train_count = 4, .content_hash = "bb" };
+    const lk_dataset_info both   = { .train_count = 3, .content_hash = "cc" }; /* with weights */
+    json_t               *stored = json_object();
+    (void)state;
+    assert_int_equal(lki_data_compare_own(stored, "text:a", &other, "run"), LK_OK);
+    lki_data_write(stored, &config, &mine, "aa");
+    assert_int_equal(lki_data_compare_own(stored, "text:a", &mine, "run"), LK_OK);
+    assert_int_equal(lki_data_compare_own(stored, "text:a", &other, "run"), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message,
+                           "'text:a' is not the data of run any more: it has 4 samples to train "
+                           "on and hash bb, but the checkpoint was made with 3 and aa; put"));
+    lki_data_write(stored, &config, &both, "aa");
+    assert_int_equal(lki_data_compare_own(stored, "text:a", &mine, "run"), LK_OK);
+    assert_int_equal(lki_data_compare_own(stored, "text:a", &other, "run"), LK_EINVAL);
+    lki_data_write(stored, &config, &both, "cc"); /* as if the hash of the data were not there */
+    assert_int_equal(json_object_set_new(stored, "order", json_string("weighted")), 0);
+    assert_int_equal(lki_data_compare_own(stored, "text:a", &other, "run"), LK_OK);
     json_decref(stored);
 }
 
@@ -270,6 +295,7 @@ int main(void)
         cmocka_unit_test(a_model_records_its_own_options),
         cmocka_unit_test(a_default_is_its_value),
         cmocka_unit_test(a_checkpoint_knows_its_data),
+        cmocka_unit_test(an_evaluated_run_has_its_data),
         cmocka_unit_test(an_unrecorded_option_has_its_default),
         cmocka_unit_test(recorded_configurations_are_compared),
     };

@@ -183,5 +183,8 @@ lk_status lki_trained_data_open(lk_dataset **out, const lki_trained *trained,
     if (open_ids(out, trained, options, &o) != LK_OK)
         LK_TRY(open_source(out, trained, options, &o));
     LK_TRY(check_bytes(trained, options, *out));
+    if (options->own_part)
+        LK_TRY(lki_data_compare_own(trained->config, options->source, lk_dataset_describe(*out),
+                                    options->path));
     return check_fit(trained, options, lk_dataset_describe(*out));
 }

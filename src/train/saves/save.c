@@ -14,6 +14,7 @@
 
 #include "base/memory.h"
 #include "checkpoint/directory.h"
+#include "data/batch.h"
 #include "base/file.h"
 #include "parallel/replicas.h"
 #include "train/core/identity.h"
@@ -176,7 +177,8 @@ static lk_status describe(lki_session *session, uint64_t step, lki_sheet *s)
     LK_TRY(lki_sheet_fill(session, s));
 
     json_t *object = lki_config_json(config, lk_dataset_describe(session->dataset));
-    lki_data_write(object, config, lk_dataset_describe(session->dataset));
+    lki_data_write(object, config, lk_dataset_describe(session->dataset),
+                   lki_dataset_content(session->dataset));
     (void)json_object_set_new(object, "loss-chain", json_string(session->progress.loss_chain));
     lki_schedule_write(object, session->parallel);
     lki_base_write(object, session);
