@@ -82,23 +82,25 @@ static bool is_stopped(const lk_train_config *c)
 }
 
 /* Opens a pipe for writing.  Waits for its reader, and says so after a second.  Fails with
- * ECANCELED if the run is to end meanwhile. */
+ * ECANCELED if the run is to end and there is none. */
 static int open_pipe(lki_journal *journal, const char *path)
 {
     const struct timespec moment = { .tv_nsec = 20000000 };
-    for (uint64_t i = 0; !is_stopped(journal->config); i++) {
+    for (uint64_t i = 0;; i++) {
         int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK);
         if (fd >= 0)
             (void)fcntl(fd, F_SETFL, O_APPEND);
         if (fd >= 0 || errno != ENXIO)
             return fd;
+        if (is_stopped(journal->config)) {
+            errno = ECANCELED;
+            return -1;
+        }
         if (i == 50)
             lki_journal_note(journal, "note: the log '%s' is a pipe that nobody reads; waiting for "
                              "a reader", path);
         (void)nanosleep(&moment, NULL);
     }
-    errno = ECANCELED;
-    return -1;
 }
 
 /* Opens the log, and locks it if it is a regular file.  Sets `is_free` to false if another process
