@@ -20,7 +20,8 @@ void lki_settings_of(lki_settings *out, const lki_command *command, const lki_co
          o->type != LKI_OPTION_END && count < LKI_SETTINGS_MOST; o++) {
         const char *value = given->given[o - command->options];
         bool        named = o->type != LKI_OPTION_POSITIONAL;
-        if (value == NULL || !is_of_the_job(o))
+        const bool  preset = value != NULL && o->preset != NULL && strcmp(value, o->preset) == 0;
+        if (value == NULL || preset || !is_of_the_job(o))
             continue;
         (void)snprintf(out->texts[count], LKI_SETTING_BYTES, "%s%s %s", named ? "--" : "", o->name,
                        value);

@@ -31,6 +31,7 @@ static const word words[] = {
     { "hosts", "U32", "hosts" },
     { "lk_train_replay", "COMMAND", "`lockstep verify`" },
     { "replay.step", "U64", "step" },
+    { "onednn", "NAME", "kernels" },
 };
 
 static bool equal(const char *field, const char *name, size_t length)

@@ -59,7 +59,7 @@ static void change(const lki_field *field, lk_train_config *config)
         case LKI_FIELD_U32_SPAN:
         case LKI_FIELD_SECONDS:
         case LKI_FIELD_U64:
-        case LKI_FIELD_MEBIBYTES: *at = (unsigned char)(*at + 2); break;
+        case LKI_FIELD_MEBIBYTES: *at = (unsigned char)(*at + 97); break; /* no default */
         default: fail();
         }
 }
@@ -163,6 +163,21 @@ static void ranks_agree_on_all_but_hosts_and_files(void **state)
         if ((one[f - lki_fields] != other[f - lki_fields]) != of_job)
             fail_msg("%s", f->name);
     }
+}
+
+/* A default may be given or not. */
+static void ranks_may_give_a_default(void **state)
+{
+    lk_train_config none = { .model = "mlp" }, given = none;
+    uint64_t        one[LKI_FIELDS_MAX], other[LKI_FIELDS_MAX];
+    (void)state;
+    given.checkpoint.keep = 3;
+    lki_fields_hash(&none, one);
+    lki_fields_hash(&given, other);
+    assert_memory_equal(one, other, sizeof one);
+    given.checkpoint.keep = 4;
+    lki_fields_hash(&given, other);
+    assert_memory_not_equal(one, other, sizeof one);
 }
 
 typedef struct {
@@ -434,6 +449,7 @@ int main(void)
         cmocka_unit_test(rows_are_consistent),
         cmocka_unit_test(checkpoints_record_options_that_decide_the_result),
         cmocka_unit_test(ranks_agree_on_all_but_hosts_and_files),
+        cmocka_unit_test(ranks_may_give_a_default),
         cmocka_unit_test(differing_options_of_ranks_are_named),
         cmocka_unit_test(every_choice_has_its_label),
         cmocka_unit_test(every_compressor_is_a_choice),
