@@ -82,8 +82,8 @@ static bool is_stopped(const lk_train_config *c)
 }
 
 /* Opens a pipe for writing.  Waits for its reader, and says so after a second.  Fails with
- * ECANCELED if the run is to end and there is none. */
-static int open_pipe(lki_journal *journal, const char *path)
+ * ECANCELED if the run is to end and there is none, and after the second with ENXIO if `begun`. */
+static int open_pipe(lki_journal *journal, const char *path, bool begun)
 {
     const struct timespec moment = { .tv_nsec = 20000000 };
     for (uint64_t i = 0;; i++) {
@@ -92,8 +92,8 @@ static int open_pipe(lki_journal *journal, const char *path)
             (void)fcntl(fd, F_SETFL, O_APPEND);
         if (fd >= 0 || errno != ENXIO)
             return fd;
-        if (is_stopped(journal->config)) {
-            errno = ECANCELED;
+        if (is_stopped(journal->config) || (begun && i == 50)) {
+            errno = begun ? ENXIO : ECANCELED;
             return -1;
         }
         if (i == 50)
@@ -104,16 +104,22 @@ static int open_pipe(lki_journal *journal, const char *path)
 }
 
 /* Opens the log, and locks it if it is a regular file.  Sets `is_free` to false if another process
- * has locked it. */
-static lk_status log_open(lki_journal *journal, const char *path, bool *is_free)
+ * has locked it.  A run that has `begun` goes on without the log if it is a pipe whose reader has
+ * ended. */
+static lk_status log_open(lki_journal *journal, const char *path, bool begun, bool *is_free)
 {
     struct stat info;
     *is_free     = true;
     if (stat(path, &info) == 0 && S_ISFIFO(info.st_mode)) {
-        int fd       = open_pipe(journal, path);
+        int fd       = open_pipe(journal, path, begun);
         journal->log = fd >= 0 ? fdopen(fd, "a") : NULL;
     } else
         journal->log = fopen(path, "ae");
+    if (journal->log == NULL && begun && errno == ENXIO) {
+        lki_journal_note(journal, "note: nobody reads the log '%s' any more; the run goes on "
+                         "without it", path);
+        return LK_OK;
+    }
     if (journal->log == NULL && errno == ECANCELED)
         return lk_fail(LK_EIO, "stopped on request, before anybody read the log '%s'", path);
     if (journal->log == NULL)
@@ -223,7 +229,7 @@ static lk_status begin_log(lki_journal *journal, const lki_log_run *run, size_t 
 {
     const char *path = run->config->log;
     bool        is_free;
-    LK_TRY(log_open(journal, path, &is_free));
+    LK_TRY(log_open(journal, path, false, &is_free));
     if (!is_free)
         return lki_log_in_use(run);
     LK_TRY(lki_log_check_steps(run)); /* another run may have begun at the same moment */
@@ -270,7 +276,7 @@ lk_status lki_journal_take_over(lki_journal *journal, uint64_t done, uint64_t en
     if (path == NULL)
         return LK_OK;
     /* a disconnected host may still hold the lock, until its rank 0 ends */
-    LK_TRY(log_open(journal, path, &is_free));
+    LK_TRY(log_open(journal, path, true, &is_free));
     return lki_is_file(path) ? cut(path, (size_t)bytes) : LK_OK;
 }
 
