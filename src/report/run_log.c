@@ -316,7 +316,7 @@ static bool take_config(lki_run_log *log, json_t *line)
     log->config = json_incref(json_is_object(config) ? config : run);
 
     const char *data = json_string_value(json_object_get(line, "data"));
-    log->end         = (uint64_t)json_integer_value(json_object_get(line, "steps"));
+    log->planned     = (uint64_t)json_integer_value(json_object_get(line, "steps"));
     (void)snprintf(log->data, sizeof log->data, "%s", data != NULL ? data : "");
     return true;
 }
@@ -333,6 +333,8 @@ static lk_status add_line(lki_run_log *log, json_t *line)
         LK_TRY(begin_row(log, (uint64_t)json_integer_value(number)));
     else if (!header && log->rows == 0)
         LK_TRY(begin_row(log, 0));
+    if (!header && json_object_get(line, "loss") != NULL)
+        log->end = log->planned;
     json_object_foreach(line, key, value) kept = kept || is_event(key, value);
     if (kept)
         LK_TRY(add_event(log, line));
@@ -376,7 +378,7 @@ static void forget(lki_run_log *log)
     log->config      = NULL;
     log->event_count = log->column_count = log->events_lost = log->columns_lost = 0;
     log->line_count = log->hint = log->tail_bytes = 0;
-    log->offset = log->end                        = 0;
+    log->offset = log->planned = log->end         = 0;
     log->begun = log->has_bits = false;
     log->label[0] = log->data[0] = '\0';
 }

@@ -37,7 +37,8 @@ typedef struct {
 
 typedef struct {
     char              *path;
-    uint64_t           end;   /* steps of the run, from the line with `config`; 0 = unknown */
+    uint64_t           planned; /* steps of the run, from the line with `config`; 0 = unknown */
+    uint64_t           end;     /* the same, of the last such line that steps follow */
     uint64_t          *steps; /* by row, ascending */
     lki_losses_line   *lines; /* by row */
     lki_column        *columns;
