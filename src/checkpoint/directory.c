@@ -145,18 +145,38 @@ lk_status lki_steps_set_aside(char name[LKI_STEP_NAME_BYTES], size_t *count, con
     char      path[LKI_PATH_BYTES];
     uint64_t *steps = NULL;
     size_t    all   = 0;
+    name[0]         = '\0';
+    *count          = 0;
     LK_TRY(lki_steps_list(&steps, &all, dir));
-    *count = 0;
     while (*count < all && steps[*count] > step)
         (*count)++;
     lk_status status = *count > 0 ? make_aside(name, path, dir) : LK_OK;
     for (size_t i = 0; status == LK_OK && i < *count; i++)
         status = move_step(dir, path, steps[i]);
     lki_free(steps);
-    LK_TRY(status);
-    if (*count > 0)
-        LK_TRY(lki_directory_sync(path));
-    return *count > 0 ? lki_directory_sync(dir) : LK_OK;
+    if (status == LK_OK && *count > 0)
+        status = lki_directory_sync(path);
+    if (status == LK_OK && *count > 0)
+        status = lki_directory_sync(dir);
+    if (status == LK_OK)
+        return LK_OK;
+    lk_error why = *lk_error_last();
+    lki_steps_put_back(dir, name);
+    return lki_fail_again(&why);
+}
+
+void lki_steps_put_back(const char *dir, const char *name)
+{
+    char      path[LKI_PATH_BYTES];
+    uint64_t *steps = NULL;
+    size_t    count = 0;
+    if (lki_directory_join(path, dir, name) != LK_OK ||
+        lki_steps_list(&steps, &count, path) != LK_OK)
+        return;
+    while (count-- > 0)
+        (void)move_step(path, dir, steps[count]);
+    lki_free(steps);
+    (void)rmdir(path);
 }
 
 /* Creates one directory whose parent exists.  `slash` is the last slash of `path`, or NULL. */

@@ -26,9 +26,13 @@ bool lki_step_parse(uint64_t *step, const char *name);
 LK_NODISCARD lk_status lki_steps_list(uint64_t **out, size_t *count, const char *dir);
 
 /* Moves the steps of `dir` after `step` into a new directory there, set-aside-1 or the next that is
- * free, and writes its name.  Sets *count to the number of moved steps; 0: there are none. */
+ * free, and writes its name.  Sets *count to the number of moved steps; 0: there are none.  After a
+ * failure all are where they were, as far as possible. */
 LK_NODISCARD lk_status lki_steps_set_aside(char name[LKI_STEP_NAME_BYTES], size_t *count,
                                            const char *dir, uint64_t step);
+
+/* Moves all steps back from such a directory, and removes it.  Reports no errors. */
+void lki_steps_put_back(const char *dir, const char *name);
 
 /* Creates `path` and its missing parents, and makes each durable. */
 LK_NODISCARD lk_status lki_directory_make(const char *path);

@@ -246,15 +246,16 @@ static int run_late_worker(train_options *options)
     return said ? exit_code(status) : report(options, status);
 }
 
-/* Makes all ranks resume from the newest checkpoint if any host was restarted.  The command on
- * another host may be new and not aware of the restart. */
+/* Makes all ranks resume from the newest checkpoint if any host was restarted, unless it is still
+ * one that --resume=STEP leaves behind.  The command on another host may be new and not aware of
+ * the restart. */
 static lk_status start_alike(lk_comm *comm, train_options *options)
 {
     uint32_t  again  = lki_started_again();
     lk_status status = LK_OK;
     if (lk_comm_hosts(comm) > 1)
         status = lk_all_reduce(comm, &again, &again, 1, LK_U32, LK_MAX);
-    if (again != 0) {
+    if (again == LKI_AGAIN_NEWEST) {
         options->config.checkpoint.resume          = true;
         options->config.checkpoint.resume_required = false;
         options->config.checkpoint.resume_step     = -1;
@@ -342,8 +343,11 @@ static int start_workers(const train_options *options, char **argv, lk_launch_op
 {
     const char *here = options->config.files_elsewhere ? NULL : options->config.checkpoint.folder;
     const char *name = options->command->name;
-    return options->restart == 0 ? lki_start_workers(name, argv, how, here)
-                                 : lki_keep_workers(name, argv, how, here, options->restart);
+    int64_t     from = options->config.checkpoint.resume ? options->config.checkpoint.resume_step
+                                                         : -1;
+    return options->restart == 0
+               ? lki_start_workers(name, argv, how, here)
+               : lki_keep_workers(name, argv, how, here, from, options->restart);
 }
 
 /* Prints a reason as a usage error, with the option that implied --on-failure continue. */
@@ -485,9 +489,10 @@ lk_status lki_train_find_kernels(train_options *options)
 int lki_train_start(train_options *options, char **argv)
 {
     options->config.outputs.terminal = lki_terminal_of();
-    /* A file larger than ulimit -f must cause an error that names the file.  Workers inherit this
-     * setting. */
+    /* A file larger than ulimit -f, and a pipe that nobody reads any more, must cause an error that
+     * names the file.  Workers inherit this setting. */
     (void)signal(SIGXFSZ, SIG_IGN);
+    (void)signal(SIGPIPE, SIG_IGN);
     sigset_t warning;
     (void)sigemptyset(&warning);
     (void)sigaddset(&warning, SIGUSR1);

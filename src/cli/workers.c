@@ -173,9 +173,11 @@ int lki_start_workers(const char *command, char **argv, lk_launch_options how,
 
 static const char again[] = "LOCKSTEP_STARTED_AGAIN";
 
-bool lki_started_again(void)
+lki_again lki_started_again(void)
 {
-    return getenv(again) != NULL;
+    const char *how = getenv(again);
+    return how == NULL ? LKI_AGAIN_NO : strcmp(how, "step") == 0 ? LKI_AGAIN_FROM_STEP
+                                                                 : LKI_AGAIN_NEWEST;
 }
 
 /* Prints that all workers are started again.  With `elsewhere`, the checkpoints may be on node 0's
@@ -226,11 +228,13 @@ static bool launch_in_turn(const char *command, char **argv, lk_launch_options h
 }
 
 int lki_keep_workers(const char *command, char **argv, lk_launch_options how,
-                     const char *checkpoint, uint32_t most)
+                     const char *checkpoint, int64_t from, uint32_t most)
 {
     lk_launch_result result;
     int64_t          last  = -1;
     uint32_t         times = 0;
+    /* As long as this checkpoint is the newest, the run has not set aside those after `from`. */
+    const int64_t left = from >= 0 && checkpoint != NULL ? newest_step(checkpoint) : -1;
 
     for (;;) {
         if (!launch_in_turn(command, argv, how, &result))
@@ -240,8 +244,9 @@ int lki_keep_workers(const char *command, char **argv, lk_launch_options how,
         last           = newest;
         if (!result.lost || times > most)
             return say_end(command, &result, checkpoint);
-        say_again(command, result.cause, newest, checkpoint == NULL, times, most);
+        const bool back = left > from && newest == left;
+        say_again(command, result.cause, back ? from : newest, checkpoint == NULL, times, most);
         how.chaos.seed++; /* a restart must not repeat the same faults */
-        (void)setenv(again, "1", 1);
+        (void)setenv(again, back ? "step" : "newest", 1);
     }
 }

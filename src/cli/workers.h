@@ -15,9 +15,10 @@ int lki_start_workers(const char *command, char **argv, lk_launch_options how,
 
 /* Starts workers like lki_start_workers().  If workers were lost (lk_launch_result.lost), starts
  * all of them again, at most `most` times in a row without a newer checkpoint in `checkpoint`.  A
- * NULL `checkpoint` means that another host has the checkpoints and counts the restarts. */
+ * NULL `checkpoint` means that another host has the checkpoints and counts the restarts.  `from` is
+ * the step that the run goes back to; -1: to none. */
 int lki_keep_workers(const char *command, char **argv, lk_launch_options how,
-                     const char *checkpoint, uint32_t most);
+                     const char *checkpoint, int64_t from, uint32_t most);
 
 /* Returns the number of cores that this process may use. */
 uint32_t lki_core_count(void);
@@ -39,8 +40,11 @@ int lki_refuse_half_job(const lki_command *command, const lki_nodes *nodes);
  * usage error. */
 int lki_exit_unjoined(lk_status status);
 
-/* Returns true in workers of a restarted job. */
-bool lki_started_again(void);
+/* From where the workers of a job begin: as their options say, or, if the job was restarted, from
+ * the newest checkpoint, or from the step that --resume=STEP names and no worker has left yet. */
+typedef enum { LKI_AGAIN_NO, LKI_AGAIN_NEWEST, LKI_AGAIN_FROM_STEP } lki_again;
+
+lki_again lki_started_again(void);
 
 /* Calls lk_join_with() in a worker.  A request to stop that arrived before the call is not lost. */
 lk_status lki_join_workers(lk_comm **out, const lk_join_options *options);

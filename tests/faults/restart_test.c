@@ -4,7 +4,7 @@
  * Goal:   workers, several at once, or the launcher of a host are killed repeatedly, and the
  *         command restarts by itself from its newest checkpoint.  A request to stop, an error of
  *         the program itself, or too many losses without a newer checkpoint end the command with a
- *         message.
+ *         message.  A run that goes back to a checkpoint does not restart from a later one.
  * Method: the command itself.  Before each kill the test finds the command's children, and waits
  *         for a newer checkpoint than before the last kill.  The log's pipe blocks the run until
  *         then.
@@ -201,6 +201,36 @@ static void chaos_also_kills_an_only_worker(void **state)
     assert_says(r.err, "all workers are started again, from the beginning (1 of 1 ");
 }
 
+/* Kills a worker as soon as it is there, when the later checkpoints are mostly still in place. */
+static void a_run_that_goes_back_restarts_from_there(void **state)
+{
+#define GOES_BACK(folder)                                                                          \
+    MLP "--checkpoint-every 10 --keep 9 --steps 30 --workers 2 --checkpoint " folder " "
+    static job            j;
+    static command_result r;
+    pid_t                 child[2];
+    char                  wanted[65], digits[65];
+    if (!lists_children())
+        return;
+    run_command(&r, *state, GOES_BACK("ck"));
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&r, *state, "cp -r ck whole");
+    run_command(&r, *state, GOES_BACK("whole") "--resume=10 --grad-comm-dtype bf16");
+    assert_int_equal(r.status, 0);
+    read_weights(&r, wanted);
+    job_start(&j, *state, 2, GOES_BACK("ck") "--resume=10 --grad-comm-dtype bf16 --restart");
+    while (find_children(&j, child, 2) < 2 && !has_ended(&j))
+        continue;
+    (void)kill(child[1], SIGKILL);
+    j.hit_at = seconds_now();
+    (void)job_wait(&j);
+    if (j.result.status != 0)
+        fail_msg("status %d: %s", j.result.status, j.result.err);
+    assert_says(j.result.err, "all workers are started again, from the checkpoint of step 10 ");
+    read_weights(&j.result, digits);
+    assert_string_equal(digits, wanted);
+}
+
 static void failures_that_a_restart_cannot_repair_end_the_run(void **state)
 {
     static command_result r;
@@ -226,6 +256,7 @@ int main(void)
         cmocka_unit_test_setup(a_request_to_stop_is_obeyed, begin_afresh),
         cmocka_unit_test_setup(a_run_without_newer_checkpoints_gives_up, begin_afresh),
         cmocka_unit_test_setup(chaos_also_kills_an_only_worker, begin_afresh),
+        cmocka_unit_test_setup(a_run_that_goes_back_restarts_from_there, begin_afresh),
         cmocka_unit_test_setup(failures_that_a_restart_cannot_repair_end_the_run, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -30,7 +30,13 @@ static lk_status begin_outputs(lki_session *s)
     const lk_train_calls   *calls = &s->config->calls;
     const lki_run_progress *p     = &s->progress;
     const lki_log_run       run   = lki_log_run_of(s);
-    LK_TRY(lki_journal_begin(s->journal, &run, p->end));
+    lki_set_aside           later;
+    LK_TRY(lki_set_aside_later(s, &later));
+    lk_status status = lki_journal_begin(s->journal, &run, p->end);
+    lk_error  why    = *lk_error_last();
+    lki_end_set_aside(s, &later, status == LK_OK);
+    if (status != LK_OK)
+        return lki_fail_again(&why);
     LK_TRY(lki_keep_tokenizer(s));
     if (s->rank == 0 && calls->begun != NULL && p->start < p->end && p->ended == NULL)
         calls->begun(calls->begun_context);

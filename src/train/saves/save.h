@@ -2,6 +2,7 @@
 #ifndef LKI_TRAIN_SAVE_H
 #define LKI_TRAIN_SAVE_H
 
+#include "checkpoint/directory.h"
 #include "checkpoint/draft.h"
 #include "checkpoint/folder.h"
 #include "train/core/group_values.h"
@@ -55,6 +56,19 @@ LK_NODISCARD lk_status lki_resume_check(lki_log_run *run);
 /* Loads the file of --init or the checkpoint to resume from, and sets session->start.  Rank 0 reads
  * the files.  Collective. */
 LK_NODISCARD lk_status lki_start_values(lki_session *session);
+
+/* Checkpoints that a run has moved out of its way. */
+typedef struct {
+    char   name[LKI_STEP_NAME_BYTES];
+    size_t count;
+} lki_set_aside;
+
+/* Moves checkpoints of later steps than the one that the run goes back to out of its way: they are
+ * of other steps than it will make, and a resume after a failure would take them as the newest. */
+LK_NODISCARD lk_status lki_set_aside_later(lki_session *session, lki_set_aside *later);
+
+/* Names them if the run has begun, and moves them back if it cannot. */
+void lki_end_set_aside(lki_session *session, const lki_set_aside *later, bool begun);
 
 /* Decides whether each host writes its own part of checkpoints.  Collective.  The parameters and
  * the checkpoint directory must be open. */

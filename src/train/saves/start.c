@@ -301,24 +301,6 @@ static lk_status check_schedule(const lki_session *session, const lk_checkpoint 
                                         "give the file that the run has written");
 }
 
-/* Moves checkpoints of later steps than the one that the run goes back to out of its way: they are
- * of other steps than it will make, and a resume after a failure would take them as the newest. */
-static lk_status set_aside_later(lki_session *session, uint64_t start)
-{
-    const char *folder = session->config->checkpoint.folder;
-    char        name[LKI_STEP_NAME_BYTES];
-    size_t      count = 0;
-    if (session->config->checkpoint.resume_step < 0 || session->replays)
-        return LK_OK;
-    LK_TRY(lki_steps_set_aside(name, &count, folder, start));
-    if (count > 0)
-        lki_journal_note(session->journal, "note: %zu checkpoint%s of later steps %s moved to "
-                         "'%s/%s', since the run goes on from step %llu without %s", count,
-                         count == 1 ? "" : "s", count == 1 ? "is" : "are", folder, name,
-                         (unsigned long long)start, count == 1 ? "it" : "them");
-    return LK_OK;
-}
-
 static lk_status resume(lki_session *session)
 {
     lk_checkpoint    *checkpoint = NULL;
@@ -356,7 +338,6 @@ static lk_status resume(lki_session *session)
         if (progress->start >= session->config->steps)
             lki_journal_say(session->journal, "note: the run has all its %llu steps: give more "
                             "steps to go on", (unsigned long long)session->config->steps);
-        status = set_aside_later(session, progress->start);
     }
     lk_checkpoint_free(checkpoint);
     return status;
@@ -381,4 +362,29 @@ lk_status lki_start_values(lki_session *session)
         status = lki_init_load(session);
     lki_let_rank_0_work(session, false);
     return status;
+}
+
+lk_status lki_set_aside_later(lki_session *session, lki_set_aside *later)
+{
+    const lk_train_checkpoint *c = &session->config->checkpoint;
+    *later                       = (lki_set_aside){ .count = 0 };
+    if (session->rank != 0 || session->replays || c->folder == NULL || !c->resume ||
+        c->resume_step < 0)
+        return LK_OK;
+    return lki_steps_set_aside(later->name, &later->count, c->folder, session->progress.start);
+}
+
+void lki_end_set_aside(lki_session *session, const lki_set_aside *later, bool begun)
+{
+    const bool one = later->count == 1;
+    if (later->count == 0)
+        return;
+    if (begun)
+        lki_journal_note(session->journal, "note: %zu checkpoint%s of later steps %s moved to "
+                         "'%s/%s', since the run goes on from step %llu without %s", later->count,
+                         one ? "" : "s", one ? "is" : "are", session->config->checkpoint.folder,
+                         later->name, (unsigned long long)session->progress.start,
+                         one ? "it" : "them");
+    else
+        lki_steps_put_back(session->config->checkpoint.folder, later->name);
 }
