@@ -99,6 +99,7 @@ typedef struct {
     bool     tokens;
     double   rmse, mae;      /* root of the mean square of the errors, and mean of their absolute
                               * values, if the targets are numbers to be approximated; else NaN */
+    uint64_t left_out;       /* lk_dataset_info.left_out of the data; not in `bytes` */
 } lk_evaluation;
 
 /* Evaluates a model on data, each sample once, in the precision of the run.  The bits do not depend

@@ -156,6 +156,9 @@ static int evaluate(eval_options *o)
         print_json(&e);
     else
         print_text(&e);
+    if (e.left_out > 0)
+        fprintf(stderr, "note: the tokenizer has no token for %llu bytes of the data, which are "
+                        "left out, and not counted as bytes\n", (unsigned long long)e.left_out);
     return isfinite(e.loss) ? 0 : LKI_EXIT_NONFINITE;
 }
 

@@ -105,6 +105,8 @@ static void bytes_without_a_token_are_reported(void **state)
     shell(&result, state, LOCKSTEP "train " SMALL "--data text:text --tokenizer " OF("smollm")
         " --checkpoint few", 0);
     assert_says(result.err, " of the text, which are left out, as by Hugging Face's tokenizers");
+    shell(&result, state, LOCKSTEP "eval few --data text", 0);
+    assert_says(result.err, " bytes of the data, which are left out, and not counted as bytes");
     shell(&result, state, LOCKSTEP "sample few --prompt 'the Q'", 2);
     assert_says(result.err, "the tokenizer has no token for 1 of the prompt's bytes");
 }

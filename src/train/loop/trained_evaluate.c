@@ -265,6 +265,7 @@ static lk_status sum_up(const evaluation *e, lk_evaluation *out)
                        e->options->source);
     bool bytes = data->tokens && e->tokenizer == NULL && data->classes == 256;
     *out = (lk_evaluation){ .samples  = data->validation_count,
+                            .left_out = data->left_out,
                             .count    = (uint64_t)all.count,
                             .bytes    = (uint64_t)(bytes ? all.count : all.bytes),
                             .loss     = all.loss / all.count,
