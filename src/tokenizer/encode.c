@@ -3,7 +3,8 @@
  * A text is cut only where the pieces on both sides are encoded as they would be together: after a
  * line end and before a character that is no white space, no number if the rule is `digits`, begins
  * no added token, and is not touched by form C.  No word goes on there, because no rule of split.c
- * continues after a line end with anything but white space.
+ * continues after a line end with anything but white space.  With `digits`, white space before a
+ * number is one word, which a cut would divide.
  */
 #include "base/memory.h"
 #include "base/pool.h"

@@ -315,14 +315,22 @@ static lk_status read_all_added(reader *r)
 
 /* ---- The file ------------------------------------------------------------------------------ */
 
-/* Refuses a token that stands for bytes without one. */
+/* If some bytes have no token, refuses a token that stands for them, and whole words that may have
+ * them. */
 static lk_status check_unknown(const reader *r, const json_t *token)
 {
-    if (r->tokenizer->info.missing == 0 || token == NULL || json_is_null(token))
+    const lk_tokenizer *t = r->tokenizer;
+    if (t->info.missing == 0)
         return LK_OK;
-    return lk_fail(LK_EUNSUPPORTED, "'%s' has no token for %u of the 256 bytes, and unk_token is "
-                                    "\"%.60s\"; only null is supported there", r->name,
-                   r->tokenizer->info.missing, json_string_value(token));
+    if (token != NULL && !json_is_null(token))
+        return lk_fail(LK_EUNSUPPORTED, "'%s' has no token for %u of the 256 bytes, and unk_token "
+                                        "is \"%.60s\"; only null is supported there", r->name,
+                       t->info.missing, json_is_string(token) ? json_string_value(token) : "");
+    return !t->ignore_merges
+               ? LK_OK
+               : lk_fail(LK_EUNSUPPORTED, "'%s' has no token for %u of the 256 bytes, and "
+                                          "ignore_merges true is not supported there", r->name,
+                         t->info.missing);
 }
 
 static lk_status read_root(reader *r, const json_t *root)

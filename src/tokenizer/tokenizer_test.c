@@ -271,6 +271,7 @@ static const damage damages[] = {
     { "smollm", "\"use_regex\":true", "\"use_regex\":false", "use_regex false" },
     { "smollm", "\"unk_token\":null", "\"unk_token\":\"<|endoftext|>\"",
       "of the 256 bytes, and unk_token is \"<|endoftext|>\"" },
+    { "smollm", "\"ignore_merges\":false", "\"ignore_merges\":true", "and ignore_merges true" },
     { "gpt2", "\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"WordPiece\"",
       "decoder WordPiece" },
     { "llama3", "\"lstrip\":false", "\"lstrip\":true", "<|begin_of_text|>\" lstrip" },
