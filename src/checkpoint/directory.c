@@ -151,7 +151,8 @@ lk_status lki_steps_set_aside(char name[LKI_STEP_NAME_BYTES], size_t *count, con
     while (*count < all && steps[*count] > step)
         (*count)++;
     lk_status status = *count > 0 ? make_aside(name, path, dir) : LK_OK;
-    for (size_t i = 0; status == LK_OK && i < *count; i++)
+    /* The newest moves last: as long as it is there, a restart begins from `step` again. */
+    for (size_t i = *count; status == LK_OK && i-- > 0;)
         status = move_step(dir, path, steps[i]);
     lki_free(steps);
     if (status == LK_OK && *count > 0)
@@ -161,22 +162,22 @@ lk_status lki_steps_set_aside(char name[LKI_STEP_NAME_BYTES], size_t *count, con
     if (status == LK_OK)
         return LK_OK;
     lk_error why = *lk_error_last();
-    lki_steps_put_back(dir, name);
+    (void)lki_steps_put_back(dir, name);
     return lki_fail_again(&why);
 }
 
-void lki_steps_put_back(const char *dir, const char *name)
+bool lki_steps_put_back(const char *dir, const char *name)
 {
     char      path[LKI_PATH_BYTES];
     uint64_t *steps = NULL;
     size_t    count = 0;
     if (lki_directory_join(path, dir, name) != LK_OK ||
         lki_steps_list(&steps, &count, path) != LK_OK)
-        return;
-    while (count-- > 0)
-        (void)move_step(path, dir, steps[count]);
+        return false;
+    for (size_t i = 0; i < count; i++)
+        (void)move_step(path, dir, steps[i]);
     lki_free(steps);
-    (void)rmdir(path);
+    return rmdir(path) == 0;
 }
 
 /* Creates one directory whose parent exists.  `slash` is the last slash of `path`, or NULL. */

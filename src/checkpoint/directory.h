@@ -31,8 +31,9 @@ LK_NODISCARD lk_status lki_steps_list(uint64_t **out, size_t *count, const char 
 LK_NODISCARD lk_status lki_steps_set_aside(char name[LKI_STEP_NAME_BYTES], size_t *count,
                                            const char *dir, uint64_t step);
 
-/* Moves all steps back from such a directory, and removes it.  Reports no errors. */
-void lki_steps_put_back(const char *dir, const char *name);
+/* Moves all steps back from such a directory, and removes it.  Returns false if it is still
+ * there. */
+bool lki_steps_put_back(const char *dir, const char *name);
 
 /* Creates `path` and its missing parents, and makes each durable. */
 LK_NODISCARD lk_status lki_directory_make(const char *path);

@@ -227,14 +227,25 @@ static bool launch_in_turn(const char *command, char **argv, lk_launch_options h
     return true;
 }
 
+/* Describes the directory of a step.  Returns false if there is none. */
+static bool find_step(const char *dir, int64_t step, struct stat *info)
+{
+    char path[4096];
+    const int bytes = snprintf(path, sizeof path, "%s/step-%08lld", dir, (long long)step);
+    return bytes < (int)sizeof path && stat(path, info) == 0;
+}
+
 int lki_keep_workers(const char *command, char **argv, lk_launch_options how,
                      const char *checkpoint, int64_t from, uint32_t most)
 {
     lk_launch_result result;
     int64_t          last  = -1;
     uint32_t         times = 0;
-    /* As long as this checkpoint is the newest, the run has not set aside those after `from`. */
-    const int64_t left = from >= 0 && checkpoint != NULL ? newest_step(checkpoint) : -1;
+    /* As long as this directory is in its place, the run has not set aside the checkpoints after
+     * `from`.  The run may make the same step again, in another directory. */
+    const int64_t left   = from >= 0 && checkpoint != NULL ? newest_step(checkpoint) : -1;
+    struct stat   old    = { 0 }, now;
+    const bool    leaves = left > from && find_step(checkpoint, left, &old);
 
     for (;;) {
         if (!launch_in_turn(command, argv, how, &result))
@@ -244,7 +255,8 @@ int lki_keep_workers(const char *command, char **argv, lk_launch_options how,
         last           = newest;
         if (!result.lost || times > most)
             return say_end(command, &result, checkpoint);
-        const bool back = left > from && newest == left;
+        const bool back = leaves && find_step(checkpoint, left, &now) && now.st_dev == old.st_dev &&
+                          now.st_ino == old.st_ino;
         say_again(command, result.cause, back ? from : newest, checkpoint == NULL, times, most);
         how.chaos.seed++; /* a restart must not repeat the same faults */
         (void)setenv(again, back ? "step" : "newest", 1);

@@ -40,8 +40,10 @@ int lki_refuse_half_job(const lki_command *command, const lki_nodes *nodes);
  * usage error. */
 int lki_exit_unjoined(lk_status status);
 
-/* From where the workers of a job begin: as their options say, or, if the job was restarted, from
- * the newest checkpoint, or from the step that --resume=STEP names and no worker has left yet. */
+/* From where the workers of a job begin: as their options say or, if the job was restarted, from
+ * the newest checkpoint, or from the step of --resume=STEP, because the run was lost before it had
+ * set later checkpoints aside.  Hosts take the largest value of all, since only the host with the
+ * checkpoints knows the last. */
 typedef enum { LKI_AGAIN_NO, LKI_AGAIN_NEWEST, LKI_AGAIN_FROM_STEP } lki_again;
 
 lki_again lki_started_again(void);

@@ -32,11 +32,11 @@ static lk_status begin_outputs(lki_session *s)
     const lki_log_run       run   = lki_log_run_of(s);
     lki_set_aside           later;
     LK_TRY(lki_set_aside_later(s, &later));
-    lk_status status = lki_journal_begin(s->journal, &run, p->end);
-    lk_error  why    = *lk_error_last();
-    lki_end_set_aside(s, &later, status == LK_OK);
-    if (status != LK_OK)
+    if (lki_journal_begin(s->journal, &run, p->end) != LK_OK) {
+        lk_error why = *lk_error_last();
+        lki_undo_set_aside(s, &later);
         return lki_fail_again(&why);
+    }
     LK_TRY(lki_keep_tokenizer(s));
     if (s->rank == 0 && calls->begun != NULL && p->start < p->end && p->ended == NULL)
         calls->begun(calls->begun_context);

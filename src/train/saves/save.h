@@ -63,12 +63,13 @@ typedef struct {
     size_t count;
 } lki_set_aside;
 
-/* Moves checkpoints of later steps than the one that the run goes back to out of its way: they are
- * of other steps than it will make, and a resume after a failure would take them as the newest. */
+/* Moves the checkpoints after the step that the run goes back to out of its way, with a note.  They
+ * belong to the branch that it leaves, and a resume after a failure would take them as the
+ * newest. */
 LK_NODISCARD lk_status lki_set_aside_later(lki_session *session, lki_set_aside *later);
 
-/* Names them if the run has begun, and moves them back if it cannot. */
-void lki_end_set_aside(lki_session *session, const lki_set_aside *later, bool begun);
+/* Moves them back, with a note, since the run cannot begin. */
+void lki_undo_set_aside(lki_session *session, const lki_set_aside *later);
 
 /* Decides whether each host writes its own part of checkpoints.  Collective.  The parameters and
  * the checkpoint directory must be open. */

@@ -371,20 +371,25 @@ lk_status lki_set_aside_later(lki_session *session, lki_set_aside *later)
     if (session->rank != 0 || session->replays || c->folder == NULL || !c->resume ||
         c->resume_step < 0)
         return LK_OK;
-    return lki_steps_set_aside(later->name, &later->count, c->folder, session->progress.start);
-}
-
-void lki_end_set_aside(lki_session *session, const lki_set_aside *later, bool begun)
-{
+    LK_TRY(lki_steps_set_aside(later->name, &later->count, c->folder, session->progress.start));
     const bool one = later->count == 1;
-    if (later->count == 0)
-        return;
-    if (begun)
+    if (later->count > 0)
         lki_journal_note(session->journal, "note: %zu checkpoint%s of later steps %s moved to "
                          "'%s/%s', since the run goes on from step %llu without %s", later->count,
-                         one ? "" : "s", one ? "is" : "are", session->config->checkpoint.folder,
-                         later->name, (unsigned long long)session->progress.start,
-                         one ? "it" : "them");
+                         one ? "" : "s", one ? "is" : "are", c->folder, later->name,
+                         (unsigned long long)session->progress.start, one ? "it" : "them");
+    return LK_OK;
+}
+
+void lki_undo_set_aside(lki_session *session, const lki_set_aside *later)
+{
+    const char *folder = session->config->checkpoint.folder;
+    if (later->count == 0)
+        return;
+    if (lki_steps_put_back(folder, later->name))
+        lki_journal_note(session->journal, "note: what was moved to '%s/%s' is moved back, since "
+                         "the run cannot begin", folder, later->name);
     else
-        lki_steps_put_back(session->config->checkpoint.folder, later->name);
+        lki_journal_note(session->journal, "note: the run cannot begin, and checkpoints are still "
+                         "in '%s/%s': move them back", folder, later->name);
 }
