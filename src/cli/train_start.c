@@ -143,7 +143,7 @@ static lk_status work(lk_comm *comm, void *context)
         config.calls.begun         = write_record;
         config.calls.begun_context = options;
     }
-    if (config.calls.stop == NULL && !config.elastic.survives) {
+    if (config.calls.stop == NULL && comm != NULL) {
         config.calls.stop         = launcher_asks;
         config.calls.stop_context = comm;
     }
@@ -489,8 +489,9 @@ lk_status lki_train_find_kernels(train_options *options)
 int lki_train_start(train_options *options, char **argv)
 {
     options->config.outputs.terminal = lki_terminal_of();
-    /* A file larger than ulimit -f, and a pipe that nobody reads any more, must cause an error that
-     * names the file.  Workers inherit this setting. */
+    /* A file larger than ulimit -f, and a log's pipe that nobody reads any more, must cause an
+     * error that names the file.  A run whose standard error is closed goes on without its
+     * messages.  Workers inherit these settings. */
     (void)signal(SIGXFSZ, SIG_IGN);
     (void)signal(SIGPIPE, SIG_IGN);
     sigset_t warning;

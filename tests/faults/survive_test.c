@@ -468,7 +468,7 @@ static void a_run_continues_without_the_reader_of_its_log(void **state)
     static command_result r;
     (void)run_shell(&r, *state, "mkfifo unread && cat unread >got & " LK_TEST_COMMAND " " MLP
                     GOES_ON "--steps 100000000 --workers 2 --log unread 2>said & "
-                    "until grep -q '^rank 1 .* runs virtual' said; do sleep 0.1; done; "
+                    "until grep -q '\"step\": 3' got; do sleep 0.1; done; "
                     "kill -9 $(sed -n 's/^rank 0 (pid \\([0-9]*\\)) runs.*/\\1/p' said); "
                     "until grep -q 'took over' said; do sleep 0.1; done; "
                     "kill -TERM $!; wait $!; s=$?; cat said >&2; exit $s");

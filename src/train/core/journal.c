@@ -229,7 +229,7 @@ static lk_status begin_log(lki_journal *journal, const lki_log_run *run, size_t 
 {
     const char *path = run->config->log;
     bool        is_free;
-    LK_TRY(log_open(journal, path, false, &is_free));
+    LK_TRY(log_open(journal, path, run->reopens, &is_free));
     if (!is_free)
         return lki_log_in_use(run);
     LK_TRY(lki_log_check_steps(run)); /* another run may have begun at the same moment */

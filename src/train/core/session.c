@@ -28,7 +28,8 @@ lki_log_run lki_log_run_of(const lki_session *session)
     lki_log_run             run = { .config = session->config,
                                     .data   = lk_dataset_describe(session->dataset),
                                     .start  = p->start,
-                                    .replays = session->replays };
+                                    .replays = session->replays,
+                                    .reopens = session->lost_early > 0 };
     if (p->chained == p->start) /* else the chain has the loss of the first step */
         memcpy(run.chain, p->loss_chain, sizeof run.chain);
     return run;

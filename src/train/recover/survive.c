@@ -401,7 +401,8 @@ static lk_status take_log(lki_session *s, uint64_t done)
     bool         known = atomic_load(&found->turn) > 0;
 
     if (!known && done == s->progress.start) {
-        const lki_log_run run = lki_log_run_of(s);
+        lki_log_run run = lki_log_run_of(s);
+        run.reopens     = true;
         return lki_journal_begin(s->journal, &run, s->progress.end);
     }
     if (!known)
