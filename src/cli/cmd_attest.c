@@ -53,8 +53,8 @@ static void print_contradiction(const lk_train_config *c, const char *run, const
     const int   length = (int)(advice != NULL ? advice - why : (ptrdiff_t)strlen(why));
     if (is_past(c))
         fprintf(stderr, "lockstep attest: '%s/" LK_RUN_COMMAND "' has --steps %" PRIu64 ", and "
-                        "there are checkpoints of later steps: restore --steps, or move them "
-                        "away\n", run, c->steps);
+                        "there are checkpoints of later steps: restore --steps, or move these "
+                        "checkpoints away\n", run, c->steps);
     else
         fprintf(stderr, "lockstep attest: '%s/" LK_RUN_COMMAND "' contradicts the run: %.*s; "
                         "restore what was changed or, if a resume has changed it, resume the run "

@@ -157,8 +157,8 @@ static int evaluate(eval_options *o)
     else
         print_text(&e);
     if (e.left_out > 0)
-        fprintf(stderr, "note: the tokenizer has no token for %llu bytes of the data, which are "
-                        "left out, and not counted as bytes\n", (unsigned long long)e.left_out);
+        fprintf(stderr, "note: bytes without a token are left out of the data, and not counted in "
+                        "bits per byte: %llu in all\n", (unsigned long long)e.left_out);
     return isfinite(e.loss) ? 0 : LKI_EXIT_NONFINITE;
 }
 

@@ -264,10 +264,8 @@ static int tokenize_main(int argc, char **argv)
         printf("%s: %llu tokens of %u bits; use --data 'tokens:%s?vocab=%u'\n", options.out,
                (unsigned long long)to.count, 8 * to.width, options.out, info->vocabulary);
         if (to.left_out > 0)
-            fprintf(stderr, "note: the tokenizer has no token for %llu byte%s of the text, which "
-                    "%s left out, as by Hugging Face's tokenizers\n",
-                    (unsigned long long)to.left_out, to.left_out > 1 ? "s" : "",
-                    to.left_out > 1 ? "are" : "is");
+            fprintf(stderr, "note: bytes without a token are left out of the text, as Hugging "
+                    "Face's tokenizers do: %llu in all\n", (unsigned long long)to.left_out);
     }
     lk_tokenizer_free(tokenizer);
     if (status == LK_OK)

@@ -522,8 +522,8 @@ static bool add_recorded(arguments *a, places *p, const char *asker, char *const
             continue;
         if (text == NULL) {
             fprintf(stderr, "lockstep %s: note: the --%s of the run '%s' is not UTF-8, so the run "
-                            "does not keep it: %s\n", asker, name, p->run,
-                    strcmp(asker, "attest") == 0 ? "it cannot be attested" : "give it again");
+                            "does not keep it%s\n", asker, name, p->run,
+                    strcmp(asker, "attest") == 0 ? ", and cannot be attested" : ": give it again");
             continue;
         }
         if (strcmp(name, "tokenizer") == 0)

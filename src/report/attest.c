@@ -104,9 +104,9 @@ static lk_status check_end(const json_t *root, const lki_run_log *log)
     if (steps == 0 || log->end == 0 || log->end == steps || (limited && log->end < steps))
         return LK_OK;
     return lk_fail(LK_EINVAL,
-                   "the options of the run have %" PRIu64 " steps, and its log '%s' has a run of "
-                   "%" PRIu64 "; restore what was changed: the statement would be false", steps,
-                   log->path, log->end);
+                   "the options of the run have %" PRIu64 " steps, but its log '%s' is of a run of "
+                   "%" PRIu64 "; restore what was changed, else the statement would be false",
+                   steps, log->path, log->end);
 }
 
 static lk_status add_losses(json_t *root, const char *path)

@@ -68,7 +68,7 @@ typedef struct {
     const char             *unset;    /* the default as text; NULL: the option is not given */
     const char             *into;     /* the field that records its value; NULL: itself */
     bool                    may_change, may_come, logged;
-    bool                    all_ranks; /* a path that all ranks give, or none */
+    bool                    all_ranks; /* either all ranks give it or none; paths may differ */
     const char             *identity; /* text before its value in the exactness id; NULL: none */
     const char             *noted;    /* text before its value in a note; NULL: no note */
     json_t *(*write)(const lk_train_config *config); /* with LKI_FIELD_CUSTOM */
@@ -119,7 +119,7 @@ void lki_fields_log(const lk_train_config *config, char *text, size_t bytes);
 enum { LKI_FIELDS_MAX = 192 };
 
 /* Hashes each field whose value must be equal on all ranks, in the order of the table.  The hash of
- * any other field is 0.  Of a path that all ranks give, it is that of its being there. */
+ * any other field is 0.  For a field with `all_ranks`, only whether it is given is hashed. */
 void lki_fields_hash(const lk_train_config *config, uint64_t hashes[LKI_FIELDS_MAX]);
 
 #endif

@@ -239,7 +239,7 @@ static void differing_options_of_ranks_are_named(void **state)
     assert_named(&config, &other, "ranks 0 and 1 have different values of `schedule.lr`:");
     other                   = config;
     other.checkpoint.folder = "none";
-    assert_named(&config, &other, "only one of the ranks 0 and 1 has `checkpoint.folder`: all");
+    assert_named(&config, &other, "of ranks 0 and 1 only one has `checkpoint.folder`: give it");
 }
 
 /* Labels that are not exact. */

@@ -121,9 +121,9 @@ static void checkpoints_past_the_end_of_a_run_are_named(void **state)
         fail_msg("%s%s", r.out, r.err);
     find("sed -i 's/\"steps\": \"3\"/\"steps\": \"2\"/' back/command.json && " LOCKSTEP
          "attest back", "back/command.json' has --steps 2, and there are checkpoints of later "
-         "steps: restore --steps, or move them away");
+         "steps: restore --steps, or move these checkpoints away");
     find("sed -i 's/\"steps\": \"2\"/\"steps\": \"9\"/' back/command.json && " LOCKSTEP
-         "attest back", "the options of the run have 9 steps, and its log '");
+         "attest back", "the options of the run have 9 steps, but its log '");
 }
 
 static void a_changed_field_is_named(void **state)

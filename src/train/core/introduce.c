@@ -77,7 +77,7 @@ static lk_status compare_fields(const lki_session *s, const lki_common *first,
     (void)host_text(s, rank, text);
     return field->all_ranks
                ? lk_fail(LK_EMISMATCH,
-                         "only one of the ranks 0 and %u%s has `%s`: all ranks need it, or none",
+                         "of ranks 0 and %u%s only one has `%s`: give it on all ranks or on none",
                          rank, text, field->path)
                : lk_fail(LK_EMISMATCH,
                          "ranks 0 and %u%s have different values of `%s`: all need the same "
@@ -197,9 +197,8 @@ static void tell_left_out(const lki_session *s)
 {
     unsigned long long bytes = lk_dataset_describe(s->dataset)->left_out;
     if (bytes > 0)
-        lki_journal_note(s->journal, "note: the tokenizer has no token for %llu byte%s of the "
-                         "text, which %s left out, as by Hugging Face's tokenizers", bytes,
-                         bytes > 1 ? "s" : "", bytes > 1 ? "are" : "is");
+        lki_journal_note(s->journal, "note: bytes without a token are left out of the text, as "
+                         "Hugging Face's tokenizers do: %llu in all", bytes);
 }
 
 /* Lists the ranks for the first line of the log: place, process and virtual workers. */

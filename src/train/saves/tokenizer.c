@@ -126,8 +126,8 @@ lk_status lki_tokenizer_match(const char *given, const char *own)
                                              "tokenizer of the model; leave it out", given, own);
 }
 
-/* Describes a tokenizer; as one without tokens if it may be of a kind that is not supported, and
- * is. */
+/* Describes a tokenizer.  If its kind is not supported and it is not `used`, *out has no
+ * tokens. */
 static lk_status describe(lk_tokenizer_info *out, const char *tokenizer, bool used)
 {
     lk_tokenizer *opened = NULL;
