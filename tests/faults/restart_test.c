@@ -50,15 +50,18 @@ static uint32_t find_children(const job *j, pid_t *child, uint32_t count)
     return found;
 }
 
-/* Waits for `count` new children, and for a checkpoint after *step.  Returns false if the run is in
- * its LAST steps before both have appeared: it could end before a worker is killed. */
-static bool await_progress(job *j, uint32_t count, unsigned long *step)
+/* Waits for `count` new children, which have resumed the run for the `times`th time, and for a
+ * checkpoint after *step.  Workers that have lost one may still have made it.  Returns false if the
+ * run is in its LAST steps before all have appeared: it could end before a worker is killed. */
+static bool await_progress(job *j, uint32_t count, uint32_t times, unsigned long *step)
 {
     pid_t before = j->worker[0];
     for (double since = seconds_now(); !has_ended(j); nap()) {
         if (seconds_now() - since > LIMIT_SECONDS)
             job_fail(j, "waited %d s for a checkpoint after step %lu", LIMIT_SECONDS, *step);
+        read_stream(j->folder, "err", j->result.err, sizeof j->result.err);
         if (find_children(j, j->worker, count) < count || j->worker[0] == before ||
+            count_of(j->result.err, "resuming from ck/step-") < times ||
             newest(j->folder) <= *step) {
             (void)read_log(j, (unsigned long)-1);
             continue;
@@ -81,7 +84,7 @@ static void hit_again_and_again(const char *folder, uint32_t workers, const char
 
     (void)snprintf(line, sizeof line, EVALUATES SAVES "--steps %d --log pipe %s", LONG, options);
     job_start(&j, folder, workers, line);
-    for (; blows < BLOWS && await_progress(&j, children, &step); blows++)
+    for (; blows < BLOWS && await_progress(&j, children, blows, &step); blows++)
         for (uint32_t i = blows % 2 == 0 ? children - 1 : 0; i < children; i++)
             (void)kill(j.worker[i], SIGKILL); /* an error is ignored, because this worker may
                                                * already have died with the previous one */
