@@ -26,7 +26,7 @@ static void a_complete_copy_is_refused(void **state)
     assert_says(r.err, "but --host-memory leaves 46.0; choose --strategy zero3, which takes ");
     run_command(&r, *state, MODEL "--workers 2 --hosts 2 --host-memory 46");
     assert_says(r.err, "no strategy fits: zero3 takes the least, ");
-    run_command(&r, *state, MODEL "--workers 4 --nnodes 2 --node-rank 0 --rendezvous "
+    run_command(&r, *state, MODEL "--workers 1 --nnodes 2 --node-rank 0 --rendezvous "
                 "tcp://127.0.0.1:1 --insecure --host-memory 46");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "MiB of each of 2 hosts (");
