@@ -204,14 +204,16 @@ static void chaos_also_kills_an_only_worker(void **state)
     assert_says(r.err, "all workers are started again, from the beginning (1 of 1 ");
 }
 
-/* Kills a worker as soon as it is there, when the later checkpoints are mostly still in place. */
+/* Kills a worker as soon as it is there, when the later checkpoints are mostly still in place.  The
+ * full pipe of the log keeps the run from its first step until then. */
 static void a_run_that_goes_back_restarts_from_there(void **state)
 {
 #define GOES_BACK(folder)                                                                          \
     MLP "--checkpoint-every 10 --keep 9 --steps 30 --workers 2 --checkpoint " folder " "
     static job            j;
     static command_result r;
-    pid_t                 child[2];
+    pid_t                 child[2] = { 0 };
+    uint32_t              found;
     char                  wanted[65], digits[65];
     if (!lists_children())
         return;
@@ -221,9 +223,12 @@ static void a_run_that_goes_back_restarts_from_there(void **state)
     run_command(&r, *state, GOES_BACK("whole") "--resume=10 --grad-comm-dtype bf16");
     assert_int_equal(r.status, 0);
     read_weights(&r, wanted);
-    job_start(&j, *state, 2, GOES_BACK("ck") "--resume=10 --grad-comm-dtype bf16 --restart");
-    while (find_children(&j, child, 2) < 2 && !has_ended(&j))
-        continue;
+    job_start_held(&j, *state, 2, GOES_BACK("ck") "--resume=10 --grad-comm-dtype bf16 --restart "
+                                                  "--log pipe");
+    do
+        found = find_children(&j, child, 2);
+    while (found < 2 && !has_ended(&j));
+    assert_int_equal(found, 2);
     (void)kill(child[1], SIGKILL);
     j.hit_at = seconds_now();
     (void)job_wait(&j);

@@ -468,9 +468,9 @@ static void a_run_continues_without_the_reader_of_its_log(void **state)
     static command_result r;
     (void)run_shell(&r, *state, "mkfifo unread && cat unread >got & " LK_TEST_COMMAND " " MLP
                     GOES_ON "--steps 100000000 --workers 2 --log unread 2>said & "
-                    "until grep -q '\"step\": 3' got; do sleep 0.1; done; "
+                    "until grep -q '\"step\": 3' got; do kill -0 $! || exit 9; sleep 0.1; done; "
                     "kill -9 $(sed -n 's/^rank 0 (pid \\([0-9]*\\)) runs.*/\\1/p' said); "
-                    "until grep -q 'took over' said; do sleep 0.1; done; "
+                    "until grep -q 'took over' said; do kill -0 $! || exit 9; sleep 0.1; done; "
                     "kill -TERM $!; wait $!; s=$?; cat said >&2; exit $s");
     assert_int_equal(r.status, 75);
     assert_says(r.err, "note: nobody reads the log 'unread' any more; the run goes on without it");
