@@ -490,8 +490,7 @@ int lki_train_start(train_options *options, char **argv)
 {
     options->config.outputs.terminal = lki_terminal_of();
     /* A file larger than ulimit -f, and a log's pipe that nobody reads any more, must cause an
-     * error that names the file.  A run whose standard error is closed goes on without its
-     * messages.  Workers inherit these settings. */
+     * error that names the file.  Workers inherit these settings. */
     (void)signal(SIGXFSZ, SIG_IGN);
     (void)signal(SIGPIPE, SIG_IGN);
     sigset_t warning;
