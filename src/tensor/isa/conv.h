@@ -73,11 +73,6 @@ typedef struct {
                         float *to);
     void (*pack_weights)(const lki_weight_panel *panel); /* writes zeros beyond `columns` */
     void (*unpack_weights)(const lki_weight_panel *panel);
-
-    /* Copies values `at` .. `at` + `count` - 1 of rows first .. first + rows - 1 of windows to rows
-     * that are `pitch` values apart, with zeros after the values of a row. */
-    void (*copy_windows)(const lki_windows *windows, size_t first, size_t rows, size_t at,
-                         size_t count, uint16_t *to, size_t pitch);
 } lki_conv_kernels;
 
 #endif

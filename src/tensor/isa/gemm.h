@@ -133,6 +133,15 @@ typedef struct {
     /* Packs a panel of floats, which are rounded to the operands' type; NULL in FP32. */
     void (*pack_wide_b)(bool transposed, size_t n, size_t k, const void *b, size_t ldb, float *to);
 
+    /* Copies values `at` .. `at` + `count` - 1 of rows first .. first + rows - 1 of windows to rows
+     * that are `pitch` values apart, with zeros after the values of a row; NULL in FP32. */
+    void (*copy_windows)(const lki_windows *windows, size_t first, size_t rows, size_t at,
+                         size_t count, uint16_t *to, size_t pitch);
+
+    /* Packs the same values as an `a` that is not transposed. */
+    void (*pack_windows)(const lki_windows *windows, size_t first, size_t rows, size_t at,
+                         size_t count, float *to);
+
     /* Computes some thousands of independent steps of chains in registers, with numbers near `x`,
      * which is in [0.5, 1], so that no sum becomes subnormal.  Adds a non-negative number to *sink,
      * and returns the number of operations. */

@@ -306,6 +306,13 @@ LKI_SIMD v16i v16i_quads(v16i x)
     const __m128i order = _mm_set_epi64x(0x0b0a0f0e09080d0c, 0x0302070601000504);
     return _mm512_shuffle_epi8(x, _mm512_broadcast_i32x4(order));
 }
+
+/* Copies `count` <= 32 values of 16 bits, a multiple of four, in the order of v16i_quads(). */
+LKI_SIMD void u16_copy_quads(size_t count, const uint16_t *from, uint16_t *to)
+{
+    __mmask32 all = (__mmask32)(0xffffffffu >> (32 - count));
+    _mm512_mask_storeu_epi16(to, all, v16i_quads(_mm512_maskz_loadu_epi16(all, from)));
+}
 #else
 #define LKI_DOT2_MODE LKI_FLOAT_FLUSH
 LKI_SIMD v16 v16_dot2(v16 a, v16 b, v16 sum)

@@ -25,11 +25,8 @@ const float *lki_product_kept_b(const lki_product *p, size_t k0, size_t k, size_
 static void place_windows(const lki_product *p, lki_gemm_block *block, size_t row, size_t k0,
                           float *packed)
 {
-    size_t values = elements(p, k0, block->k), pitch = block->k * p->pair;
-    p->all->conv->copy_windows(p->args->windows, row, block->m, k0 * p->pair, values,
-                               (uint16_t *)(void *)packed, pitch);
-    if (!p->kernels->in_place)
-        p->kernels->pack_a(false, block->m, values, packed, pitch, packed);
+    p->kernels->pack_windows(p->args->windows, row, block->m, k0 * p->pair,
+                             elements(p, k0, block->k), packed);
     block->a          = packed;
     block->row_stride = block->k;
 }
