@@ -157,6 +157,17 @@ LKI_SIMD v16i v16i_load_u16_n(const uint16_t *p, size_t n)
         return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p));
     return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(v16_first(n), p));
 }
+/* Joins 32 values of 16 bits of each of two rows to 32 words, whose halves they are. */
+LKI_SIMD void u16_zip(const uint16_t *low, const uint16_t *high, float *to)
+{
+    const __m512i first = _mm512_set_epi16(
+        47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4,
+        35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
+    __m512i       a = _mm512_loadu_si512(low), b = _mm512_loadu_si512(high);
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi16(a, first, b));
+    _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi16(a, second, b));
+}
 LKI_SIMD void v16i_store_u16_n(uint16_t *p, size_t n, v16i x)
 {
     if (n == 16)
