@@ -29,6 +29,12 @@ typedef struct {
     size_t          step, down, across, taps_y, taps_x;
 } lki_windows;
 
+/* Pixels of images (h, w, channels), as the rows of a matrix.  Row (sample, i, j), of
+ * (samples down across), is pixel (y + i * step, x + j * step). */
+typedef struct {
+    size_t h, w, y, x, step, down, across;
+} lki_pixel_rows;
+
 /* c (m, n) = a (m, k) b (k, n).  Every element is summed over ascending k, from 0 or, with
  * `accumulate`, from c.  Transposed operands are stored (k, m) and (n, k). lda, ldb, ldc are row
  * strides in elements; 0 = dense. c must not overlap a or b.
@@ -47,7 +53,8 @@ typedef struct {
  * `pack`, if not NULL, stores the packed b in lki_gemm_pack_bytes() bytes of memory.  It does not
  * change the bits.
  *
- * In BF16, `a` may consist of the rows of `windows`.  It is then NULL, and not transposed.
+ * In BF16, `a` may consist of the rows of `windows`.  It is then NULL, and not transposed.  The rows
+ * of a BF16 result, and of residual, may be `pixels` of images with ldc channels.
  */
 typedef struct {
     bool           transpose_a, transpose_b, accumulate;
@@ -61,8 +68,9 @@ typedef struct {
     lki_activation activation;
     void          *pre;
     const void    *residual;
-    const lk_pack     *pack;
-    const lki_windows *windows;
+    const lk_pack        *pack;
+    const lki_windows    *windows;
+    const lki_pixel_rows *pixels;
 } lki_gemm_args;
 
 void lki_gemm(lk_exec *exec, const lki_gemm_args *args);

@@ -10,11 +10,11 @@
  *
  * With stride s an input pixel uses only the taps of its own residue modulo s.  So the input's
  * gradient is computed separately for each of the s * s residues, whose pixels are then not
- * neighbours: a product has its rows in scratch memory.
+ * neighbours.
  *
  * Cost:    2 cin cout operations per point and tap, also for taps in the padding.
- * Memory:  the rounded weights, reordered, and the rows of a residue; or dw in the order
- *          of windows, once for each slot (part_counter.h).
+ * Memory:  the rounded weights, reordered; or dw in the order of windows, once for each slot
+ *          (part_counter.h).
  */
 #include <string.h>
 
@@ -187,46 +187,13 @@ void lki_conv_bf16(lk_exec *exec, const lki_conv_shape *shape, const uint16_t *x
 
 /* ---- The input's gradient ---------------------------------------------------------------- */
 
-/* The input pixels of a residue, and the rows of their product.  Row (sample, i, j) is pixel (y + i
- * * step, x + j * step). */
-typedef struct {
-    const lki_conv_shape *shape;
-    size_t                down, across, y, x;
-    uint16_t             *dx, *rows;
-    bool                  gathers; /* copies pixels to rows, instead of rows to pixels */
-} residue;
-
-static void residue_task(void *context, size_t index, uint32_t thread)
-{
-    const residue        *r = context;
-    const lki_conv_shape *s = r->shape;
-    size_t    y     = index / r->down * s->h + r->y + index % r->down * s->stride;
-    uint16_t *pixel = r->dx + (y * s->w + r->x) * s->cin;
-    uint16_t *row   = r->rows + index * r->across * s->cin;
-    (void)thread;
-    for (size_t j = 0; j < r->across; j++, row += s->cin, pixel += s->stride * s->cin)
-        memcpy(r->gathers ? row : pixel, r->gathers ? pixel : row, s->cin * sizeof *row);
-}
-
-static void copy_residue(lk_exec *exec, residue *r, bool gathers)
-{
-    r->gathers = gathers;
-    lki_exec_run(exec, r->shape->n * r->down, residue_task, r);
-}
-
-static size_t residue_bytes(const lki_conv_shape *s)
-{
-    size_t down = (s->h + s->stride - 1) / s->stride, across = (s->w + s->stride - 1) / s->stride;
-    return s->stride == 1 ? 0 : s->n * down * across * s->cin * sizeof(uint16_t);
-}
-
 typedef struct {
     const lki_conv_shape *shape;
     const uint16_t       *dy;
     const float          *w;
     uint16_t             *dx;
     bool                  add;
-    uint16_t             *rounded, *rows;
+    uint16_t             *rounded;
     const lk_pack        *pack;
     lki_pack_turn         turn;
     size_t                at;
@@ -234,8 +201,8 @@ typedef struct {
 
 static void input_residue(lk_exec *exec, input *in, size_t ry, size_t rx)
 {
-    const lki_conv_shape *s = in->shape;
-    residue       to = { .shape = s, .dx = in->dx, .rows = s->stride == 1 ? in->dx : in->rows };
+    const lki_conv_shape *s  = in->shape;
+    lki_pixel_rows        to = { .h = s->h, .w = s->w, .step = s->stride };
     lki_conv_axis y = lki_conv_residue(&to.y, ry, s->h, s->oh, s->kh, s->stride, s->pad);
     lki_conv_axis x = lki_conv_residue(&to.x, rx, s->w, s->ow, s->kw, s->stride, s->pad);
     lki_windows   windows = { .image = in->dy, .n = s->n, .h = s->oh, .w = s->ow, .c = s->cout,
@@ -249,14 +216,11 @@ static void input_residue(lk_exec *exec, input *in, size_t ry, size_t rx)
     to.across = x.count;
     lki_gemm_args gemm = { .operands = LK_BF16, .result = LK_BF16, .m = s->n * y.count * x.count,
                            .n = s->cin, .k = y.taps * x.taps * s->cout, .windows = &windows,
-                           .b = in->rounded, .c = to.rows, .residual = in->add ? to.rows : NULL };
-    if (s->stride > 1 && in->add)
-        copy_residue(exec, &to, true);
+                           .b = in->rounded, .c = in->dx, .residual = in->add ? in->dx : NULL,
+                           .pixels = s->stride > 1 ? &to : NULL };
     if (in->turn != LKI_PACK_THERE)
         round_weights(&r, exec);
     multiply(exec, &gemm, in->pack, in->turn, &in->at);
-    if (s->stride > 1)
-        copy_residue(exec, &to, false);
 }
 
 static void backward_input(lk_exec *exec, const lki_conv_shape *s, const uint16_t *dy,
@@ -265,7 +229,6 @@ static void backward_input(lk_exec *exec, const lki_conv_shape *s, const uint16_
 {
     uint32_t layout = lki_gemm_pack_layout(exec, &(lki_gemm_args){ .operands = LK_BF16 });
     input    in = { .shape = s, .dy = dy, .w = w, .dx = dx, .add = add, .rounded = scratch,
-                    .rows = (uint16_t *)(void *)((char *)scratch + rounded_bytes(s)),
                     .pack = pack, .turn = lki_pack_begin(pack, layout) };
     for (size_t ry = 0; ry < s->stride; ry++)
         for (size_t rx = 0; rx < s->stride; rx++)
@@ -550,6 +513,6 @@ size_t lki_conv_bf16_scratch_bytes(const lk_exec *exec, const lki_conv_shape *sh
     const lki_conv_shape *s     = shape;
     uint32_t              slots = lki_part_slots(parts);
     (void)exec;
-    return lki_max(lki_conv_is_product(s) ? 0 : rounded_bytes(s) + residue_bytes(s),
+    return lki_max(lki_conv_is_product(s) ? 0 : rounded_bytes(s),
                    (s->kh * s->kw == 1 ? slots - 1 : slots) * weights_of(s) * sizeof(float));
 }

@@ -145,6 +145,8 @@ static void tile_task(void *context, size_t index, uint32_t thread)
         if (p->k + k0 == p->steps)
             lki_product_place_end(p, &block, &end, row, p->col + j);
         p->kernels->block(&block);
+        if (p->k + k0 == p->steps)
+            lki_product_write_pixels(p, &block, row, p->col + j);
     } while (k0 < p->depth);
 }
 
@@ -205,6 +207,8 @@ static void group_rows(const product *p, const lki_gemm_block *group, size_t k0,
         if (k0 + tile.k == p->steps)
             lki_product_place_end(p, &tile, &end, row + first, col);
         p->kernels->block(&tile);
+        if (k0 + tile.k == p->steps)
+            lki_product_write_pixels(p, &tile, row + first, col);
     }
 }
 
@@ -426,6 +430,7 @@ static product product_of(const lk_exec *exec, const lki_gemm_args *args)
                       .ldc     = args->ldc != 0 ? args->ldc : args->n,
     };
     LK_ASSERT(brain || !wide);
+    LK_ASSERT(args->pixels == NULL || (p.result == LK_BF16 && !args->accumulate));
     p.pack_panel = wide ? p.kernels->pack_wide_b : p.kernels->pack_b;
     p.steps      = lki_gemm_words(p.kernels, p.pair, args->k);
     return p;

@@ -70,21 +70,13 @@ void lki_product_place_sums(const lki_product *p, lki_gemm_block *block, size_t 
                                      block->c + i * block->n);
 }
 
-void lki_product_place_end(const lki_product *p, lki_gemm_block *block, lki_gemm_finish *end,
-                           size_t row, size_t col)
+/* Returns how the sums of a block become rows of the result from `row` on. */
+static lki_gemm_finish finish_of(const lki_product *p, const lki_gemm_block *block, size_t row,
+                                 size_t col)
 {
     const lki_gemm_args *g  = p->args;
     size_t               at = (row * p->ldc + col) * lk_dtype_bytes(p->result);
-    bool                 sums = p->result == LK_F32 && g->activation == LKI_ACT_NONE;
-    if (sums && g->bias == NULL && g->residual == NULL)
-        return;
-    if (sums && p->pair == 1) {
-        block->bias     = g->bias == NULL ? NULL : g->bias + col;
-        block->residual = g->residual == NULL ? NULL
-                                              : (const float *)g->residual + row * p->ldc + col;
-        return;
-    }
-    *end = (lki_gemm_finish){
+    return (lki_gemm_finish){
         .sums       = block->c,
         .ld_sums    = block->ldc,
         .bias       = g->bias == NULL ? NULL : g->bias + col,
@@ -95,6 +87,39 @@ void lki_product_place_end(const lki_product *p, lki_gemm_block *block, lki_gemm
         .residual   = g->residual == NULL ? NULL : (const char *)g->residual + at,
         .ldc        = p->ldc,
     };
+}
+
+void lki_product_place_end(const lki_product *p, lki_gemm_block *block, lki_gemm_finish *end,
+                           size_t row, size_t col)
+{
+    const lki_gemm_args *g  = p->args;
+    bool                 sums = p->result == LK_F32 && g->activation == LKI_ACT_NONE;
+    if (g->pixels != NULL || (sums && g->bias == NULL && g->residual == NULL))
+        return;
+    if (sums && p->pair == 1) {
+        block->bias     = g->bias == NULL ? NULL : g->bias + col;
+        block->residual = g->residual == NULL ? NULL
+                                              : (const float *)g->residual + row * p->ldc + col;
+        return;
+    }
+    *end          = finish_of(p, block, row, col);
     block->ends   = p->all->gemm_ends;
     block->finish = end;
+}
+
+void lki_product_write_pixels(const lki_product *p, const lki_gemm_block *block, size_t row,
+                              size_t col)
+{
+    const lki_pixel_rows *to = p->args->pixels;
+    if (to == NULL)
+        return;
+    lki_gemm_block rest = *block;
+    for (size_t run; rest.m > 0; rest.m -= run, row += run, rest.c += run * rest.ldc) {
+        size_t line = row / to->across, j = row % to->across;
+        size_t y = line / to->down * to->h + to->y + line % to->down * to->step;
+        lki_gemm_finish end = finish_of(p, &rest, y * to->w + to->x + j * to->step, col);
+        run     = lki_min(rest.m, to->across - j);
+        end.ldc = to->step * p->ldc;
+        p->all->gemm_ends->finish(&end, 0, 0, run, block->n);
+    }
 }

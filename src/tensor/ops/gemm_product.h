@@ -66,4 +66,8 @@ void lki_product_place_sums(const lki_product *p, lki_gemm_block *block, size_t 
 void lki_product_place_end(const lki_product *p, lki_gemm_block *block, lki_gemm_finish *end,
                            size_t row, size_t col);
 
+/* Writes the result of a block at (row, col) whose sums are complete, if its rows are pixels. */
+void lki_product_write_pixels(const lki_product *p, const lki_gemm_block *block, size_t row,
+                              size_t col);
+
 #endif
