@@ -52,7 +52,8 @@ static void change(const lki_field *field, lk_train_config *config)
                 memcpy(at, &text, sizeof text);
                 break;
             }
-            *at = strcmp(field->name, "shard-replicas") == 0 ? 1 : 3; /* shard-replicas is a bool */
+            *at = strcmp(field->name, "shard-replicas") == 0 || /* these two are bool */
+                          strcmp(field->name, "resume") == 0 ? 1 : 3;
             break;
         case LKI_FIELD_FLAG: *at = 1; break;
         case LKI_FIELD_U32:
@@ -236,10 +237,13 @@ static void differing_options_of_ranks_are_named(void **state)
     lk_train_config other = config;
     other.threads         = 2; /* may differ */
     other.schedule.lr     = 0.2;
-    assert_named(&config, &other, "ranks 0 and 1 have different values of `schedule.lr`:");
+    assert_named(&config, &other, "rank 0 and rank 1 have different values of `schedule.lr`:");
     other                   = config;
     other.checkpoint.folder = "none";
-    assert_named(&config, &other, "of ranks 0 and 1 only one has `checkpoint.folder`: give it");
+    assert_named(&config, &other, "of rank 0 and rank 1 only one has `checkpoint.folder`: give it");
+    config                  = other;
+    other.checkpoint.resume = true;
+    assert_named(&config, &other, "of rank 0 and rank 1 only one has `resume`: give it");
 }
 
 /* Labels that are not exact. */
