@@ -168,12 +168,14 @@ lk_status lki_steps_set_aside(char name[LKI_STEP_NAME_BYTES], size_t *count, con
 
 bool lki_steps_put_back(const char *dir, const char *name)
 {
-    char      path[LKI_PATH_BYTES];
+    char      path[LKI_PATH_BYTES], log[LKI_PATH_BYTES];
     uint64_t *steps = NULL;
     size_t    count = 0;
     if (lki_directory_join(path, dir, name) != LK_OK ||
+        lki_directory_join(log, path, LKI_ASIDE_LOG) != LK_OK ||
         lki_steps_list(&steps, &count, path) != LK_OK)
         return false;
+    (void)unlink(log);
     for (size_t i = 0; i < count; i++)
         (void)move_step(path, dir, steps[i]);
     lki_free(steps);

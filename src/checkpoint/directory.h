@@ -7,6 +7,7 @@
 enum { LKI_PATH_BYTES = 4096, LKI_STEP_NAME_BYTES = 32 };
 
 #define LKI_MANIFEST_NAME "manifest.json"
+#define LKI_ASIDE_LOG "log.jsonl" /* the log of steps that are set aside */
 #define LKI_TEMPORARY_PREFIX ".tmp-step-" /* the step and the writer's process id follow */
 
 LK_NODISCARD lk_status lki_directory_join(char out[LKI_PATH_BYTES], const char *folder,
@@ -31,8 +32,8 @@ LK_NODISCARD lk_status lki_steps_list(uint64_t **out, size_t *count, const char 
 LK_NODISCARD lk_status lki_steps_set_aside(char name[LKI_STEP_NAME_BYTES], size_t *count,
                                            const char *dir, uint64_t step);
 
-/* Moves all steps back from such a directory, and removes it.  Returns false if it is still
- * there. */
+/* Moves all steps back from such a directory, and removes it with its log.  Returns false if it is
+ * still there. */
 bool lki_steps_put_back(const char *dir, const char *name);
 
 /* Creates `path` and its missing parents, and makes each durable. */

@@ -271,8 +271,9 @@ static void outputs_may_be_in_the_directory(void **state)
     assert_says(r.out, "\n4\n");
 }
 
-/* Goes back to an earlier checkpoint.  Expects that the later ones are moved, and that the run goes
- * on from its own.  If they are moved back, it names the steps that the log lacks. */
+/* Goes back to an earlier checkpoint.  Expects that the later ones are moved, with the lines that
+ * the log loses, and that the run goes on from its own.  If they are moved back without these
+ * lines, it names the steps that the log lacks. */
 static void later_checkpoints_are_set_aside(void **state)
 {
     static command_result r, whole;
@@ -294,6 +295,13 @@ static void later_checkpoints_are_set_aside(void **state)
     (void)run_shell(&r, *state, "cp -r back on && " LK_TEST_COMMAND " resume on --steps 7 "
                                 "--log on.jsonl && test ! -e on/set-aside-2");
     assert_string_equal(r.out, whole.out);
+    (void)run_shell(&r, *state, "cp -r back again && mv again/set-aside-1/step-* again && (sed "
+                                "'/\"step\": 3,/,$d' back.jsonl; cat again/set-aside-1/log.jsonl) >"
+                                "again.jsonl && " LK_TEST_COMMAND " resume again --steps 7 --log "
+                                "again.jsonl && grep -c loss_bits again.jsonl");
+    assert_int_equal(r.status, 0);
+    assert_says_not(r.err, "lacks");
+    assert_says(r.out, "\n7\n");
     (void)run_shell(&r, *state, "mv back/set-aside-1/step-* back && " LK_TEST_COMMAND
                                 " resume back --steps 7");
     assert_int_equal(r.status, 0);

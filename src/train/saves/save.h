@@ -64,8 +64,8 @@ typedef struct {
 } lki_set_aside;
 
 /* Moves the checkpoints after the step that the run goes back to out of its way, with a note.  They
- * belong to the branch that it leaves, and a resume after a failure would take them as the
- * newest. */
+ * belong to the branch that it leaves, and a resume after a failure would take them as the newest.
+ * Copies the lines of the log after that step there, which the log loses. */
 LK_NODISCARD lk_status lki_set_aside_later(lki_session *session, lki_set_aside *later);
 
 /* Moves them back, with a note, since the run cannot begin. */
