@@ -52,7 +52,8 @@ static void several_hosts_give_the_bits_of_one_worker(void **state)
     for (size_t k = 0; k < sizeof jobs / sizeof jobs[0]; k++) {
         nodes_begin(&j, *state);
         for (uint32_t i = 0; i < jobs[k][0]; i++)
-            start(&j, jobs[k][0], i, jobs[k][1 + i], "--steps 20");
+            start(&j, jobs[k][0], i, jobs[k][1 + i], /* defaults may be given or not */
+                  i == 0 ? "--steps 20 --bucket-mb 25 --strategy ddp" : "--steps 20");
         nodes_end(&j, 0, "");
         read_weights(&j.ended[0], got);
         assert_string_equal(got, wanted);
