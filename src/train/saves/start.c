@@ -387,12 +387,13 @@ static lk_status keep_lines(const lki_session *session, const lki_set_aside *lat
 
 lk_status lki_set_aside_later(lki_session *session, lki_set_aside *later)
 {
-    const lk_train_checkpoint *c = &session->config->checkpoint;
-    *later                       = (lki_set_aside){ .count = 0 };
-    if (session->rank != 0 || session->replays || c->folder == NULL || !c->resume ||
-        c->resume_step < 0)
+    const lk_train_checkpoint *c    = &session->config->checkpoint;
+    const bool                 back = c->resume && c->resume_step >= 0;
+    *later                          = (lki_set_aside){ .count = 0 };
+    if (session->rank != 0 || session->replays || c->folder == NULL)
         return LK_OK;
-    LK_TRY(lki_steps_set_aside(later->name, &later->count, c->folder, session->progress.start));
+    LK_TRY(lki_steps_set_aside(later->name, &later->count, c->folder,
+                               back ? session->progress.start : UINT64_MAX));
     const bool one = later->count == 1;
     if (later->count > 0)
         lki_journal_note(session->journal, "note: %zu checkpoint%s of later steps %s moved to "
@@ -404,6 +405,11 @@ lk_status lki_set_aside_later(lki_session *session, lki_set_aside *later)
     lk_error why = *lk_error_last();
     lki_undo_set_aside(session, later);
     return lki_fail_again(&why);
+}
+
+lk_status lki_end_set_aside(const lki_session *session, const lki_set_aside *later)
+{
+    return later->name[0] != '\0' ? lki_steps_are_aside(session->config->checkpoint.folder) : LK_OK;
 }
 
 void lki_undo_set_aside(lki_session *session, const lki_set_aside *later)
