@@ -70,7 +70,8 @@ static int newest_first(const void *left, const void *right)
     return (a < b) - (a > b);
 }
 
-lk_status lki_steps_list(uint64_t **out, size_t *count, const char *dir)
+/* Lists all steps of `dir`, newest first. */
+static lk_status list_all(uint64_t **out, size_t *count, const char *dir)
 {
     *out             = NULL;
     *count           = 0;
@@ -99,6 +100,36 @@ lk_status lki_steps_list(uint64_t **out, size_t *count, const char *dir)
     return status;
 }
 
+/* Reads the file that says that steps are being set aside: "2 set-aside-1".  Returns false if there
+ * is none. */
+static bool read_going_back(const char *dir, uint64_t *step, char name[LKI_STEP_NAME_BYTES])
+{
+    char path[LKI_PATH_BYTES];
+    name[0]    = '\0';
+    FILE *file = lki_directory_join(path, dir, LKI_GOING_BACK) == LK_OK ? fopen(path, "re") : NULL;
+    if (file == NULL)
+        return false;
+    const bool read = fscanf(file, "%" SCNu64 " %31[a-z0-9-]", step, name) == 2;
+    (void)fclose(file);
+    return read && strncmp(name, LKI_ASIDE_PREFIX, sizeof LKI_ASIDE_PREFIX - 1) == 0;
+}
+
+lk_status lki_steps_list(uint64_t **out, size_t *count, const char *dir)
+{
+    char     name[LKI_STEP_NAME_BYTES];
+    uint64_t last;
+    size_t   later = 0;
+    LK_TRY(list_all(out, count, dir));
+    if (!read_going_back(dir, &last, name))
+        return LK_OK;
+    while (later < *count && (*out)[later] > last)
+        later++;
+    *count -= later;
+    if (*count > 0)
+        memmove(*out, *out + later, *count * sizeof **out);
+    return LK_OK;
+}
+
 lk_status lki_directory_sync(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -117,7 +148,7 @@ static lk_status make_aside(char name[LKI_STEP_NAME_BYTES], char path[LKI_PATH_B
                             const char *dir)
 {
     for (uint32_t n = 1; n < UINT32_MAX; n++) {
-        (void)snprintf(name, LKI_STEP_NAME_BYTES, "set-aside-%u", n);
+        (void)snprintf(name, LKI_STEP_NAME_BYTES, LKI_ASIDE_PREFIX "%u", n);
         LK_TRY(lki_directory_join(path, dir, name));
         if (mkdir(path, 0777) == 0)
             break;
@@ -139,26 +170,70 @@ static lk_status move_step(const char *dir, const char *aside, uint64_t step)
                                  strerror(errno));
 }
 
+/* Records that the steps after `step` are being set aside. */
+static lk_status write_going_back(const char *dir, uint64_t step, const char *name)
+{
+    char path[LKI_PATH_BYTES], text[64];
+    int  bytes = snprintf(text, sizeof text, "%" PRIu64 " %s\n", step, name);
+    LK_TRY(lki_directory_join(path, dir, LKI_GOING_BACK));
+    LK_TRY(lki_file_replace(path, text, (size_t)bytes));
+    return lki_directory_sync(dir);
+}
+
+lk_status lki_steps_are_aside(const char *dir)
+{
+    char path[LKI_PATH_BYTES];
+    LK_TRY(lki_directory_join(path, dir, LKI_GOING_BACK));
+    if (unlink(path) == 0)
+        return lki_directory_sync(dir);
+    return errno == ENOENT ? LK_OK
+                           : lk_fail(LK_EIO, "cannot remove '%s': %s", path, strerror(errno));
+}
+
+/* Moves the steps after `step` into the directory `name`, and counts all that are there. */
+static lk_status move_later(const char *dir, const char *name, uint64_t step, size_t *count)
+{
+    char      path[LKI_PATH_BYTES];
+    uint64_t *steps  = NULL;
+    size_t    all    = 0, later = 0;
+    lk_status status = lki_directory_join(path, dir, name);
+    if (status == LK_OK)
+        status = list_all(&steps, &all, dir);
+    while (later < all && steps[later] > step)
+        later++;
+    /* The newest moves last: a launcher can see whether it is still there. */
+    while (status == LK_OK && later-- > 0)
+        status = move_step(dir, path, steps[later]);
+    lki_free(steps);
+    LK_TRY(status);
+    LK_TRY(lki_directory_sync(path));
+    LK_TRY(lki_directory_sync(dir));
+    LK_TRY(list_all(&steps, count, path));
+    lki_free(steps);
+    return LK_OK;
+}
+
 lk_status lki_steps_set_aside(char name[LKI_STEP_NAME_BYTES], size_t *count, const char *dir,
                               uint64_t step)
 {
-    char      path[LKI_PATH_BYTES];
-    uint64_t *steps = NULL;
-    size_t    all   = 0;
-    name[0]         = '\0';
-    *count          = 0;
-    LK_TRY(lki_steps_list(&steps, &all, dir));
-    while (*count < all && steps[*count] > step)
-        (*count)++;
-    lk_status status = *count > 0 ? make_aside(name, path, dir) : LK_OK;
-    /* The newest moves last: as long as it is there, a restart begins from `step` again. */
-    for (size_t i = *count; status == LK_OK && i-- > 0;)
-        status = move_step(dir, path, steps[i]);
+    char       path[LKI_PATH_BYTES];
+    uint64_t   last  = UINT64_MAX, *steps = NULL;
+    const bool begun = read_going_back(dir, &last, name);
+    *count           = 0;
+    LK_TRY(list_all(&steps, count, dir));
+    const bool later = *count > 0 && steps[0] > step;
     lki_free(steps);
-    if (status == LK_OK && *count > 0)
-        status = lki_directory_sync(path);
-    if (status == LK_OK && *count > 0)
-        status = lki_directory_sync(dir);
+    *count = 0;
+    if (!begun && !later)
+        return LK_OK;
+    if (!begun)
+        LK_TRY(make_aside(name, path, dir));
+    else if (lki_directory_join(path, dir, name) == LK_OK)
+        (void)mkdir(path, 0777); /* mostly there; if it cannot be made, moving fails */
+    step             = lki_min(step, last);
+    lk_status status = write_going_back(dir, step, name);
+    if (status == LK_OK)
+        status = move_later(dir, name, step, count);
     if (status == LK_OK)
         return LK_OK;
     lk_error why = *lk_error_last();
@@ -168,16 +243,19 @@ lk_status lki_steps_set_aside(char name[LKI_STEP_NAME_BYTES], size_t *count, con
 
 bool lki_steps_put_back(const char *dir, const char *name)
 {
-    char      path[LKI_PATH_BYTES];
+    char      path[LKI_PATH_BYTES], log[LKI_PATH_BYTES];
     uint64_t *steps = NULL;
     size_t    count = 0;
     if (lki_directory_join(path, dir, name) != LK_OK ||
-        lki_steps_list(&steps, &count, path) != LK_OK)
+        lki_directory_join(log, path, LKI_ASIDE_LOG) != LK_OK ||
+        list_all(&steps, &count, path) != LK_OK)
         return false;
+    (void)unlink(log);
     for (size_t i = 0; i < count; i++)
         (void)move_step(path, dir, steps[i]);
     lki_free(steps);
-    return rmdir(path) == 0;
+    const bool removed = rmdir(path) == 0;
+    return lki_steps_are_aside(dir) == LK_OK && removed;
 }
 
 /* Creates one directory whose parent exists.  `slash` is the last slash of `path`, or NULL. */

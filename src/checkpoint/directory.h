@@ -7,6 +7,9 @@
 enum { LKI_PATH_BYTES = 4096, LKI_STEP_NAME_BYTES = 32 };
 
 #define LKI_MANIFEST_NAME "manifest.json"
+#define LKI_ASIDE_PREFIX "set-aside-" /* of directories of steps that are set aside */
+#define LKI_ASIDE_LOG "log.jsonl" /* the log of steps that are set aside */
+#define LKI_GOING_BACK ".going-back" /* the last step that stays, while others are set aside */
 #define LKI_TEMPORARY_PREFIX ".tmp-step-" /* the step and the writer's process id follow */
 
 LK_NODISCARD lk_status lki_directory_join(char out[LKI_PATH_BYTES], const char *folder,
@@ -21,18 +24,22 @@ void lki_step_name(char out[LKI_STEP_NAME_BYTES], uint64_t step);
 /* Parses the name of a step.  Returns false for any other spelling. */
 bool lki_step_parse(uint64_t *step, const char *name);
 
-/* Lists the steps of `dir`, newest first, complete or not.  The caller frees *out with lki_free().
- * Returns LK_EIO if the directory cannot be read. */
+/* Lists the steps of `dir`, newest first, complete or not, but not those that are being set aside.
+ * The caller frees *out with lki_free().  Returns LK_EIO if the directory cannot be read. */
 LK_NODISCARD lk_status lki_steps_list(uint64_t **out, size_t *count, const char *dir);
 
 /* Moves the steps of `dir` after `step` into a new directory there, set-aside-1 or the next that is
- * free, and writes its name.  Sets *count to the number of moved steps; 0: there are none.  After a
+ * free, and writes its name.  Sets *count to the number of steps there; 0: there are none.  If a
+ * process died while it set steps aside, completes that, also with UINT64_MAX as `step`.  After a
  * failure all are where they were, as far as possible. */
 LK_NODISCARD lk_status lki_steps_set_aside(char name[LKI_STEP_NAME_BYTES], size_t *count,
                                            const char *dir, uint64_t step);
 
-/* Moves all steps back from such a directory, and removes it.  Returns false if it is still
- * there. */
+/* Ends it.  Until then lki_steps_list() leaves out all later steps. */
+LK_NODISCARD lk_status lki_steps_are_aside(const char *dir);
+
+/* Moves all steps back instead, and removes the directory with its log.  Returns false if it is
+ * still there. */
 bool lki_steps_put_back(const char *dir, const char *name);
 
 /* Creates `path` and its missing parents, and makes each durable. */

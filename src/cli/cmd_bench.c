@@ -517,7 +517,7 @@ static int bench_main(int argc, char **argv)
                               .timeout_ms  = options.timeout_ms,
                               .flight      = options.flight };
     done = lki_nodes_apply(&options.nodes, &lki_command_bench, &how);
-    return done >= 0 ? done : lki_start_workers("bench", argv, how, NULL);
+    return done >= 0 ? done : lki_start_workers("bench", argv, how, NULL, -1);
 }
 
 const lki_command lki_command_bench = {

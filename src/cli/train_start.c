@@ -346,7 +346,7 @@ static int start_workers(const train_options *options, char **argv, lk_launch_op
     int64_t     from = options->config.checkpoint.resume ? options->config.checkpoint.resume_step
                                                          : -1;
     return options->restart == 0
-               ? lki_start_workers(name, argv, how, here)
+               ? lki_start_workers(name, argv, how, here, from)
                : lki_keep_workers(name, argv, how, here, from, options->restart);
 }
 

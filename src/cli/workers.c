@@ -141,31 +141,77 @@ static int64_t newest_step(const char *dir)
     return step;
 }
 
-/* Prints the failure of a job.  If workers were lost or ended by a signal, and the directory
- * `checkpoint` (or NULL) has a checkpoint, also says how to continue. */
-static int say_end(const char *command, const lk_launch_result *result, const char *checkpoint)
+/* Describes the directory of a step.  Returns false if there is none. */
+static bool find_step(const char *dir, int64_t step, struct stat *info)
+{
+    char path[4096];
+    const int bytes = snprintf(path, sizeof path, "%s/step-%08lld", dir, (long long)step);
+    return bytes < (int)sizeof path && stat(path, info) == 0;
+}
+
+/* The checkpoints of a run, and what it does with them at first. */
+typedef struct {
+    const char *dir;    /* NULL: another host has them, or there are none */
+    int64_t     from;   /* the step that the run goes back to; -1: to none */
+    int64_t     newest; /* the newest step when the command began */
+    struct stat left;   /* its directory */
+    bool        leaves; /* the run has to set it aside */
+} saves;
+
+static saves saves_of(const char *dir, int64_t from)
+{
+    saves s  = { .dir = dir, .from = from };
+    s.newest = dir != NULL && from >= 0 ? newest_step(dir) : -1;
+    s.leaves = s.newest > from && find_step(dir, s.newest, &s.left);
+    return s;
+}
+
+/* Returns true if the run still has to set checkpoints aside: the newest of them, which moves last,
+ * is in its place.  The run may make the same step again, in another directory. */
+static bool goes_back(const saves *s)
+{
+    struct stat now;
+    return s->leaves && find_step(s->dir, s->newest, &now) && now.st_dev == s->left.st_dev &&
+           now.st_ino == s->left.st_ino;
+}
+
+/* Writes how a run continues whose workers were lost; nothing if it has no checkpoint. */
+static void say_how(char *text, size_t bytes, const saves *s)
+{
+    const int64_t newest = s->dir != NULL ? newest_step(s->dir) : -1;
+    text[0]              = '\0';
+    if (goes_back(s))
+        (void)snprintf(text, bytes, "; the same command goes back to step %lld again",
+                       (long long)s->from);
+    else if (newest >= 0)
+        (void)snprintf(text, bytes, "; `checkpoint.resume` %s continues after step %lld", s->dir,
+                       (long long)newest);
+}
+
+/* Prints the failure of a job.  If workers were lost or ended by a signal, also says how the run
+ * continues. */
+static int say_end(const char *command, const lk_launch_result *result, const saves *s)
 {
     /* Workers that reject the user's options have printed the reason. */
-    bool    said  = result->exit_code == LKI_EXIT_STOPPED || result->exit_code == LKI_EXIT_USAGE;
-    bool    ended = result->lost || result->exit_code > 128;
-    int64_t step  = ended && checkpoint != NULL ? newest_step(checkpoint) : -1;
-    char    text[sizeof result->cause + 4096];
+    bool said  = result->exit_code == LKI_EXIT_STOPPED || result->exit_code == LKI_EXIT_USAGE;
+    bool ended = result->lost || result->exit_code > 128;
+    char text[sizeof result->cause + 4096], how[4096] = "";
     if (!result->failed || said)
         return result->exit_code;
-    (void)snprintf(text, sizeof text, "%s", result->cause);
-    if (step >= 0)
-        (void)snprintf(text, sizeof text, "%s; `checkpoint.resume` %s continues after step %lld",
-                       result->cause, checkpoint, (long long)step);
+    if (ended)
+        say_how(how, sizeof how, s);
+    (void)snprintf(text, sizeof text, "%s%s", result->cause, how);
     fputs(lki_line_start(command), stderr); /* a worker may have ended within its line */
     lki_print_message(command, text);
     return result->exit_code;
 }
 
 int lki_start_workers(const char *command, char **argv, lk_launch_options how,
-                      const char *checkpoint)
+                      const char *checkpoint, int64_t from)
 {
+    const saves      s = saves_of(checkpoint, from);
     lk_launch_result result;
-    return launch(command, argv, how, false, &result) ? say_end(command, &result, checkpoint)
+    return launch(command, argv, how, false, &result) ? say_end(command, &result, &s)
                                                       : result.exit_code;
 }
 
@@ -227,37 +273,24 @@ static bool launch_in_turn(const char *command, char **argv, lk_launch_options h
     return true;
 }
 
-/* Describes the directory of a step.  Returns false if there is none. */
-static bool find_step(const char *dir, int64_t step, struct stat *info)
-{
-    char path[4096];
-    const int bytes = snprintf(path, sizeof path, "%s/step-%08lld", dir, (long long)step);
-    return bytes < (int)sizeof path && stat(path, info) == 0;
-}
-
 int lki_keep_workers(const char *command, char **argv, lk_launch_options how,
                      const char *checkpoint, int64_t from, uint32_t most)
 {
+    const saves      s = saves_of(checkpoint, from);
     lk_launch_result result;
     int64_t          last  = -1;
     uint32_t         times = 0;
-    /* As long as this directory is in its place, the run has not set aside the checkpoints after
-     * `from`.  The run may make the same step again, in another directory. */
-    const int64_t left   = from >= 0 && checkpoint != NULL ? newest_step(checkpoint) : -1;
-    struct stat   old    = { 0 }, now;
-    const bool    leaves = left > from && find_step(checkpoint, left, &old);
 
     for (;;) {
         if (!launch_in_turn(command, argv, how, &result))
             return result.exit_code;
-        int64_t newest = checkpoint != NULL ? newest_step(checkpoint) : -1;
-        times          = newest > last || checkpoint == NULL ? 1 : times + 1;
-        last           = newest;
+        const bool    back  = goes_back(&s);
+        const int64_t start = back ? from : checkpoint != NULL ? newest_step(checkpoint) : -1;
+        times               = start > last || checkpoint == NULL ? 1 : times + 1;
+        last                = start;
         if (!result.lost || times > most)
-            return say_end(command, &result, checkpoint);
-        const bool back = leaves && find_step(checkpoint, left, &now) && now.st_dev == old.st_dev &&
-                          now.st_ino == old.st_ino;
-        say_again(command, result.cause, back ? from : newest, checkpoint == NULL, times, most);
+            return say_end(command, &result, &s);
+        say_again(command, result.cause, start, checkpoint == NULL, times, most);
         how.chaos.seed++; /* a restart must not repeat the same faults */
         (void)setenv(again, back ? "step" : "newest", 1);
     }

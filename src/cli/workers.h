@@ -9,14 +9,14 @@
 /* Starts copies of this program as `how` specifies, with argv (argv[0] is the name of the command
  * that a worker runs).  Watches them until they end, and prints the first failure, as one of
  * `command`.  If workers were lost, and the directory `checkpoint` (or NULL) has a checkpoint, also
- * prints how to continue.  Returns the exit status. */
+ * prints how to continue.  `from` is the step that the run goes back to; -1: to none.  Returns the
+ * exit status. */
 int lki_start_workers(const char *command, char **argv, lk_launch_options how,
-                      const char *checkpoint);
+                      const char *checkpoint, int64_t from);
 
 /* Starts workers like lki_start_workers().  If workers were lost (lk_launch_result.lost), starts
  * all of them again, at most `most` times in a row without a newer checkpoint in `checkpoint`.  A
- * NULL `checkpoint` means that another host has the checkpoints and counts the restarts.  `from` is
- * the step that the run goes back to; -1: to none. */
+ * NULL `checkpoint` means that another host has the checkpoints and counts the restarts. */
 int lki_keep_workers(const char *command, char **argv, lk_launch_options how,
                      const char *checkpoint, int64_t from, uint32_t most);
 

@@ -250,12 +250,18 @@ static size_t fill_bucket(lki_layout *layout, bucket_walk *walk, uint32_t term, 
     return bucket->alike * count;
 }
 
+void lki_bucket_limits(const lk_parallel_options *options, size_t limits[2])
+{
+    size_t first = options->first_bucket_bytes ? options->first_bucket_bytes : (size_t)MIB;
+    limits[1]    = options->bucket_bytes ? options->bucket_bytes : (size_t)BUCKET_MIB * MIB;
+    limits[0]    = lki_min(first, limits[1]);
+}
+
 static lk_status make_buckets(lki_layout *layout, const lk_parallel_options *options, bool counted)
 {
-    size_t      cap   = options->bucket_bytes ? options->bucket_bytes : (size_t)BUCKET_MIB * MIB;
-    size_t      first = options->first_bucket_bytes ? options->first_bucket_bytes : (size_t)MIB;
-    bucket_walk walk  = { .limits = { lki_min(first, cap), cap }, .counted = counted };
+    bucket_walk walk = { .counted = counted };
 
+    lki_bucket_limits(options, walk.limits);
     for (uint32_t t = 0; t < layout->term_count; t++) {
         size_t size = layout->sizes[layout->terms[t].param], inside = 0;
         while (inside < size) {

@@ -101,6 +101,9 @@ LK_NODISCARD lk_status lki_layout_open(lki_layout **out, const lk_param *params,
                                        const lki_deal *deal);
 void                   lki_layout_free(lki_layout *layout);
 
+/* Writes the bytes of gradients that fill the first bucket, and those that fill another one. */
+void lki_bucket_limits(const lk_parallel_options *options, size_t limits[2]);
+
 /* Returns how many uses a parameter has, at least 1. */
 uint32_t lki_layout_uses(const lki_layout *layout, uint32_t param);
 

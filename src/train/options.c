@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "base/status.h"
 #include "lockstep/base.h"
 
@@ -39,6 +38,11 @@ static json_t *loss_weights_json(const lk_train_config *config)
 static json_t *tokenizer_json(const lk_train_config *config)
 {
     return json_boolean(config->data.tokenizer != NULL);
+}
+
+static json_t *resume_json(const lk_train_config *config)
+{
+    return json_boolean(config->checkpoint.resume);
 }
 
 static json_t *ignored_json(const lk_train_config *config)
@@ -441,7 +445,7 @@ lk_label lki_fields_label(const lk_train_config *config)
     return weakest;
 }
 
-static bool is_default(const lki_field *field, const lk_train_config *config)
+bool lki_field_is_default(const lki_field *field, const lk_train_config *config)
 {
     const lk_train_config none = { .model = config->model };
     json_t *value = lki_field_json(field, config), *other = lki_field_json(field, &none);
@@ -463,7 +467,7 @@ static const lki_field_choice *chosen(const lki_field *field, const lk_train_con
 static bool is_chosen(const lki_field *field, const lk_train_config *config)
 {
     return field->type == LKI_FIELD_CHOICE ? chosen(field, config) != NULL
-                                           : !is_default(field, config);
+                                           : !lki_field_is_default(field, config);
 }
 
 /* Writes the value of a field as text. */
@@ -549,7 +553,7 @@ void lki_fields_log(const lk_train_config *config, char *text, size_t bytes)
     size_t used = 0;
     text[0]     = '\0';
     for (const lki_field *f = lki_fields; f->name != NULL; f++)
-        any = any || (f->logged && !is_default(f, config));
+        any = any || (f->logged && !lki_field_is_default(f, config));
     for (const lki_field *f = lki_fields; any && f->name != NULL && used < bytes; f++) {
         if (!f->logged)
             continue;
@@ -565,36 +569,6 @@ void lki_fields_log(const lk_train_config *config, char *text, size_t bytes)
             dump == NULL ? 0 : snprintf(text + used, bytes - used, ", \"%s\": %s", key, dump);
         used += wrote > 0 ? (size_t)wrote : 0;
         free(dump);
-        json_decref(value);
-    }
-}
-
-/* Returns the part of a field that all ranks have in common. */
-static json_t *common_json(const lki_field *field, const lk_train_config *config)
-{
-    const bool of_job = field->scope != LKI_FIELD_HOST && field->scope != LKI_FIELD_FILE;
-    if (field->all_ranks)
-        return json_boolean(!is_default(field, config));
-    return of_job ? lki_field_json(field, config) : NULL;
-}
-
-/* Returns the text of a value as ranks compare it: a number that was not given is the default. */
-static char *common_text(const lki_field *field, const json_t *value)
-{
-    const bool number = field->type == LKI_FIELD_U32 || field->type == LKI_FIELD_U64;
-    return number && field->unset != NULL && lki_value_is_unset(value)
-               ? strdup(field->unset) : json_dumps(value, JSON_ENCODE_ANY);
-}
-
-void lki_fields_hash(const lk_train_config *config, uint64_t hashes[LKI_FIELDS_MAX])
-{
-    memset(hashes, 0, LKI_FIELDS_MAX * sizeof *hashes);
-    for (const lki_field *f = lki_fields; f->name != NULL; f++) {
-        json_t *value = common_json(f, config);
-        char   *text  = value != NULL ? common_text(f, value) : NULL;
-        if (text != NULL)
-            hashes[f - lki_fields] = lki_xxh3(text, strlen(text));
-        free(text);
         json_decref(value);
     }
 }

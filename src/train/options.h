@@ -68,7 +68,7 @@ typedef struct {
     const char             *unset;    /* the default as text; NULL: the option is not given */
     const char             *into;     /* the field that records its value; NULL: itself */
     bool                    may_change, may_come, logged;
-    bool                    all_ranks; /* either all ranks give it or none; paths may differ */
+    bool                    all_ranks; /* either all ranks give it or none; values may differ */
     const char             *identity; /* text before its value in the exactness id; NULL: none */
     const char             *noted;    /* text before its value in a note; NULL: no note */
     json_t *(*write)(const lk_train_config *config); /* with LKI_FIELD_CUSTOM */
@@ -87,6 +87,9 @@ json_t *lki_field_json(const lki_field *field, const lk_train_config *config);
 
 /* Returns true if a value is that of a field that was not set. */
 bool lki_value_is_unset(const json_t *value);
+
+/* Returns true if a field has the value that it has in a configuration of the model alone. */
+bool lki_field_is_default(const lki_field *field, const lk_train_config *config);
 
 /* Returns true if a checkpoint of this run records the field. */
 bool lki_field_is_recorded(const lki_field *field, const lk_train_config *config);
@@ -119,7 +122,8 @@ void lki_fields_log(const lk_train_config *config, char *text, size_t bytes);
 enum { LKI_FIELDS_MAX = 192 };
 
 /* Hashes each field whose value must be equal on all ranks, in the order of the table.  The hash of
- * any other field is 0.  For a field with `all_ranks`, only whether it is given is hashed. */
+ * any other field is 0.  For a field with `all_ranks`, only whether it is given is hashed.  Defined
+ * in options_hash.c. */
 void lki_fields_hash(const lk_train_config *config, uint64_t hashes[LKI_FIELDS_MAX]);
 
 #endif

@@ -52,7 +52,8 @@ static void change(const lki_field *field, lk_train_config *config)
                 memcpy(at, &text, sizeof text);
                 break;
             }
-            *at = strcmp(field->name, "shard-replicas") == 0 ? 1 : 3; /* shard-replicas is a bool */
+            *at = strcmp(field->name, "shard-replicas") == 0 || /* these two are bool */
+                          strcmp(field->name, "resume") == 0 ? 1 : 3;
             break;
         case LKI_FIELD_FLAG: *at = 1; break;
         case LKI_FIELD_U32:
@@ -165,19 +166,39 @@ static void ranks_agree_on_all_but_hosts_and_files(void **state)
     }
 }
 
+/* Checks whether ranks with these configurations have the same options. */
+static void assert_alike(const lk_train_config *one, const lk_train_config *other, bool alike)
+{
+    uint64_t hashes[2][LKI_FIELDS_MAX];
+    lki_fields_hash(one, hashes[0]);
+    lki_fields_hash(other, hashes[1]);
+    assert_int_equal(memcmp(hashes[0], hashes[1], sizeof hashes[0]) == 0, alike);
+}
+
 /* A default may be given or not. */
 static void ranks_may_give_a_default(void **state)
 {
-    lk_train_config none = { .model = "mlp" }, given = none;
-    uint64_t        one[LKI_FIELDS_MAX], other[LKI_FIELDS_MAX];
+    const lk_train_config none  = { .model = "mlp" };
+    lk_train_config       given = none;
     (void)state;
-    given.checkpoint.keep = 3;
-    lki_fields_hash(&none, one);
-    lki_fields_hash(&given, other);
-    assert_memory_equal(one, other, sizeof one);
+    given.checkpoint.keep            = 3;
+    given.bucket_bytes               = 25 << 20;
+    given.first_bucket_bytes         = 1 << 20;
+    given.strategy                   = "ddp";
+    given.model_options.hidden[0]    = 512;
+    given.model_options.hidden[1]    = 512;
+    given.model_options.hidden_count = 2;
+    given.model_options.norm_eps     = 1e-5f;
+    given.exchange.clients.fraction  = 0.1;
+    assert_alike(&none, &given, true);
+    given.bucket_bytes = 26 << 20;
+    assert_alike(&none, &given, false);
+    given                 = none;
     given.checkpoint.keep = 4;
-    lki_fields_hash(&given, other);
-    assert_memory_not_equal(one, other, sizeof one);
+    assert_alike(&none, &given, false);
+    given          = none;
+    given.strategy = "zero1";
+    assert_alike(&none, &given, false);
 }
 
 typedef struct {
@@ -236,10 +257,13 @@ static void differing_options_of_ranks_are_named(void **state)
     lk_train_config other = config;
     other.threads         = 2; /* may differ */
     other.schedule.lr     = 0.2;
-    assert_named(&config, &other, "ranks 0 and 1 have different values of `schedule.lr`:");
+    assert_named(&config, &other, "rank 0 and rank 1 have different values of `schedule.lr`:");
     other                   = config;
     other.checkpoint.folder = "none";
-    assert_named(&config, &other, "of ranks 0 and 1 only one has `checkpoint.folder`: give it");
+    assert_named(&config, &other, "of rank 0 and rank 1 only one has `checkpoint.folder`: give it");
+    config                  = other;
+    other.checkpoint.resume = true;
+    assert_named(&config, &other, "of rank 0 and rank 1 only one has `resume`: give it");
 }
 
 /* Labels that are not exact. */

@@ -271,8 +271,9 @@ static void outputs_may_be_in_the_directory(void **state)
     assert_says(r.out, "\n4\n");
 }
 
-/* Goes back to an earlier checkpoint.  Expects that the later ones are moved, and that the run goes
- * on from its own.  If they are moved back, it names the steps that the log lacks. */
+/* Goes back to an earlier checkpoint.  Expects that the later ones are moved, with the lines that
+ * the log loses, and that the run goes on from its own.  If they are moved back without these
+ * lines, it names the steps that the log lacks. */
 static void later_checkpoints_are_set_aside(void **state)
 {
     static command_result r, whole;
@@ -294,6 +295,13 @@ static void later_checkpoints_are_set_aside(void **state)
     (void)run_shell(&r, *state, "cp -r back on && " LK_TEST_COMMAND " resume on --steps 7 "
                                 "--log on.jsonl && test ! -e on/set-aside-2");
     assert_string_equal(r.out, whole.out);
+    (void)run_shell(&r, *state, "cp -r back again && mv again/set-aside-1/step-* again && (sed "
+                                "'/\"step\": 3,/,$d' back.jsonl; cat again/set-aside-1/log.jsonl) >"
+                                "again.jsonl && " LK_TEST_COMMAND " resume again --steps 7 --log "
+                                "again.jsonl && grep -c loss_bits again.jsonl");
+    assert_int_equal(r.status, 0);
+    assert_says_not(r.err, "lacks");
+    assert_says(r.out, "\n7\n");
     (void)run_shell(&r, *state, "mv back/set-aside-1/step-* back && " LK_TEST_COMMAND
                                 " resume back --steps 7");
     assert_int_equal(r.status, 0);
@@ -301,6 +309,30 @@ static void later_checkpoints_are_set_aside(void **state)
     (void)run_shell(&r, *state, "sed -i '/\"step\": 2,/d' back.jsonl; " LK_TEST_COMMAND
                                 " resume back --steps 8");
     assert_says(r.err, "back.jsonl' lacks steps 2, 4 to 6 of this run");
+}
+
+/* Continues a run that was killed between two moves of checkpoints, and then begins to write. */
+static void setting_aside_is_completed(void **state)
+{
+    static command_result r, whole;
+    run_command(&r, *state, MLP "--steps 6 --checkpoint cut --checkpoint-every 2 --log cut.jsonl");
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&r, *state, "mkdir cut/set-aside-1 && mv cut/step-00000004 cut/set-aside-1 && "
+                                "echo 2 set-aside-1 >cut/.going-back");
+    run_command(&r, *state, "resume cut --resume=6");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "there is no checkpoint of step 6 in ");
+    run_command(&r, *state, "resume cut --steps 5");
+    run_command(&whole, *state, MLP "--steps 5");
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.out, whole.out);
+    assert_says(r.err, "resuming from ");
+    assert_says(r.err, "note: 2 checkpoints of later steps are moved to '");
+    (void)run_shell(&r, *state, "cd cut && ls -A && ls set-aside-1 && grep -c loss_bits "
+                                "set-aside-1/log.jsonl");
+    assert_says(r.out, "step-00000002\nstep-00000004\nstep-00000005\nlog.jsonl\n"
+                       "step-00000004\nstep-00000006\n4\n");
+    assert_says_not(r.out, "going-back");
 }
 
 int main(void)
@@ -317,6 +349,7 @@ int main(void)
         cmocka_unit_test(a_log_goes_with_its_run),
         cmocka_unit_test(outputs_may_be_in_the_directory),
         cmocka_unit_test(later_checkpoints_are_set_aside),
+        cmocka_unit_test(setting_aside_is_completed),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -204,39 +204,75 @@ static void chaos_also_kills_an_only_worker(void **state)
     assert_says(r.err, "all workers are started again, from the beginning (1 of 1 ");
 }
 
+#define GOES_BACK(folder)                                                                          \
+    MLP "--checkpoint-every 10 --keep 20 --workers 2 --checkpoint " folder " "
+#define BACK_TO_10 "--resume=10 --grad-comm-dtype bf16 "
+
+/* Makes a run with checkpoints of 30 steps in "ck". */
+static void make_later_checkpoints(const char *folder)
+{
+    static command_result r;
+    run_command(&r, folder, GOES_BACK("ck") "--steps 30");
+    assert_int_equal(r.status, 0);
+}
+
+/* Kills a worker as soon as other ones than `before` are there.  Returns the first of them. */
+static pid_t hit_early(job *j, pid_t before)
+{
+    pid_t  child[2] = { 0 };
+    double since    = seconds_now();
+    while (find_children(j, child, 2) < 2 || child[0] == before)
+        check_waiting(j, since, "two workers");
+    job_hit(j, child[1], SIGKILL);
+    return child[0];
+}
+
 /* Kills a worker as soon as it is there, when the later checkpoints are mostly still in place.  The
- * full pipe of the log keeps the run from its first step until then. */
+ * full pipe of the log keeps the run from its first step until then.  Kills another one after a
+ * checkpoint, which counts as progress although the checkpoints that were left had later steps. */
 static void a_run_that_goes_back_restarts_from_there(void **state)
 {
-#define GOES_BACK(folder)                                                                          \
-    MLP "--checkpoint-every 10 --keep 9 --steps 30 --workers 2 --checkpoint " folder " "
     static job            j;
     static command_result r;
-    pid_t                 child[2] = { 0 };
-    uint32_t              found;
     char                  wanted[65], digits[65];
     if (!lists_children())
-        return;
-    run_command(&r, *state, GOES_BACK("ck"));
-    assert_int_equal(r.status, 0);
+        skip();
+    make_later_checkpoints(*state);
     (void)run_shell(&r, *state, "cp -r ck whole");
-    run_command(&r, *state, GOES_BACK("whole") "--resume=10 --grad-comm-dtype bf16");
+    run_command(&r, *state, GOES_BACK("whole") BACK_TO_10 "--steps 100");
     assert_int_equal(r.status, 0);
     read_weights(&r, wanted);
-    job_start_held(&j, *state, 2, GOES_BACK("ck") "--resume=10 --grad-comm-dtype bf16 --restart "
-                                                  "--log pipe");
-    do
-        found = find_children(&j, child, 2);
-    while (found < 2 && !has_ended(&j));
-    assert_int_equal(found, 2);
-    (void)kill(child[1], SIGKILL);
-    j.hit_at = seconds_now();
+    job_start_held(&j, *state, 2, GOES_BACK("ck") BACK_TO_10 "--steps 100 --restart=1 --log pipe");
+    pid_t before = hit_early(&j, 0);
+    await_word_reading(&j, "resuming from ck/step-00000010");
+    await_word_reading(&j, "ck/set-aside-1', since the run goes on from step 10 ");
+    for (double since = seconds_now(); newest(*state) < 20; (void)read_log(&j, 0))
+        check_waiting(&j, since, "a checkpoint");
+    (void)hit_early(&j, before);
     (void)job_wait(&j);
     if (j.result.status != 0)
         fail_msg("status %d: %s", j.result.status, j.result.err);
     assert_says(j.result.err, "all workers are started again, from the checkpoint of step 10 ");
+    assert_int_equal(count_of(j.result.err, "(1 of 1 without a newer one)"), 2);
     read_weights(&j.result, digits);
     assert_string_equal(digits, wanted);
+}
+
+/* Ends such a run before it has set aside the later checkpoints.  Expects that they are not said to
+ * continue it. */
+static void a_run_that_cannot_go_back_says_how(void **state)
+{
+    static job j;
+    if (!lists_children())
+        skip();
+    make_later_checkpoints(*state);
+    job_start_held(&j, *state, 2, GOES_BACK("ck") BACK_TO_10 "--steps 100 --log pipe");
+    (void)hit_early(&j, 0);
+    (void)job_wait(&j);
+    assert_int_equal(j.result.status, 128 + SIGKILL);
+    assert_says_not(j.result.err, "continues after step 30");
+    if (newest(*state) == 30)
+        assert_says(j.result.err, "; the same command goes back to step 10 again\n");
 }
 
 static void failures_that_a_restart_cannot_repair_end_the_run(void **state)
@@ -265,6 +301,7 @@ int main(void)
         cmocka_unit_test_setup(a_run_without_newer_checkpoints_gives_up, begin_afresh),
         cmocka_unit_test_setup(chaos_also_kills_an_only_worker, begin_afresh),
         cmocka_unit_test_setup(a_run_that_goes_back_restarts_from_there, begin_afresh),
+        cmocka_unit_test_setup(a_run_that_cannot_go_back_says_how, begin_afresh),
         cmocka_unit_test_setup(failures_that_a_restart_cannot_repair_end_the_run, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -52,7 +52,8 @@ static void several_hosts_give_the_bits_of_one_worker(void **state)
     for (size_t k = 0; k < sizeof jobs / sizeof jobs[0]; k++) {
         nodes_begin(&j, *state);
         for (uint32_t i = 0; i < jobs[k][0]; i++)
-            start(&j, jobs[k][0], i, jobs[k][1 + i], "--steps 20");
+            start(&j, jobs[k][0], i, jobs[k][1 + i], /* defaults may be given or not */
+                  i == 0 ? "--steps 20 --bucket-mb 25 --strategy ddp" : "--steps 20");
         nodes_end(&j, 0, "");
         read_weights(&j.ended[0], got);
         assert_string_equal(got, wanted);
@@ -67,6 +68,17 @@ static void too_many_workers_are_refused_on_all_nodes(void **state)
     for (uint32_t i = 0; i < 2; i++)
         start(&j, 2, i, 4, "--steps 20");
     nodes_end(&j, 1, "--workers 8 are more than the 6 virtual workers of this run");
+}
+
+/* Gives an option that decides what all ranks do to one node only. */
+static void an_option_of_one_node_is_named(void **state)
+{
+    static nodes j;
+    nodes_begin(&j, *state);
+    start(&j, 2, 0, 2, "--steps 20 --checkpoint ck0 --resume=auto");
+    start(&j, 2, 1, 2, "--steps 20 --checkpoint ck1");
+    nodes_end(&j, 1, "of rank 0 and rank 2 (host 1) only one has --resume: give it on all ranks or "
+              "on none");
 }
 
 /* ---- Runs that a full log pipe holds ----------------------------------------------------- */
@@ -327,7 +339,7 @@ static void a_returning_host_enters(void **state)
 }
 
 /* Starts node 0 alone.  One late node names its number, and another takes a free number.  A third
- * late node is one too many. */
+ * late node is one too many.  They may give --resume or not, since they resume nothing. */
 static void late_hosts_join(void **state)
 {
     static held h;
@@ -336,16 +348,16 @@ static void late_hosts_join(void **state)
     weights_of_one_worker(*state, LONG, wanted);
     make_pipe(&h, *state);
     nodes_begin(&h.j, *state);
-    start(&h.j, 3, 0, 2, "--log pipe --nnodes 1:3 --join-timeout 0.1 " LONG);
+    start(&h.j, 3, 0, 2, "--log pipe --checkpoint late0 --nnodes 1:3 --join-timeout 0.1 " LONG);
     await_held(&h);
     assert_says(node_said(&h.j, 0, "err"), "the job begins with 1 of 3 hosts; others may join it");
-    start(&h.j, 3, 2, 2, "--log pipe --nnodes 1:3 " LONG);
+    start(&h.j, 3, 2, 2, "--log pipe --checkpoint late2 --resume=auto --nnodes 1:3 " LONG);
     await_said(&h, 0, "(node 2, ranks 4 to 5) is ready to enter");
     await_going_on(&h, "ranks 4-5 enter after step ");
-    (void)node_start(&h.j, "exec $L " MLP "$R --nnodes 1:3 --workers 2 " LONG);
+    (void)node_start(&h.j, "exec $L " MLP "$R --nnodes 1:3 --workers 2 --checkpoint late1 " LONG);
     await_said(&h, 0, "(node 1, ranks 2 to 3) is ready to enter");
     await_going_on(&h, "ranks 2-3 enter after step ");
-    (void)node_start(&h.j, "exec $L " MLP "$R --nnodes 1:3 --workers 2 " LONG);
+    (void)node_start(&h.j, "exec $L " MLP "$R --nnodes 1:3 --workers 2 --checkpoint late1 " LONG);
     await_said(&h, 3, "it has lost no host whose place this one could take");
     wait_all(&h);
     for (uint32_t i = 0; i < 4; i++)
@@ -396,6 +408,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(several_hosts_give_the_bits_of_one_worker),
         cmocka_unit_test(too_many_workers_are_refused_on_all_nodes),
+        cmocka_unit_test(an_option_of_one_node_is_named),
         cmocka_unit_test(a_death_is_named_on_every_node),
         cmocka_unit_test(a_signal_on_any_node_saves),
         cmocka_unit_test(a_host_that_returns_too_soon_waits),

@@ -18,6 +18,8 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
     const size_t      states = parallel->running.count * sizeof *parallel->running.of;
     const size_t      rules  = layout->param_count * sizeof *parallel->rules.of;
     const size_t      reads  = parallel->slots.read_count * sizeof *parallel->slots.reads;
+    size_t            limits[2];
+    lki_bucket_limits(options, limits);
     uint64_t          o[]    = { parallel->leaves,
                                  parallel->micro_count,
                                  parallel->lock_step,
@@ -29,8 +31,8 @@ static void describe(const lk_parallel *parallel, const lk_parallel_options *opt
                                  parallel->keeps,
                                  lki_features_hash(options),
                                  options->seed,
-                                 options->bucket_bytes,
-                                 options->first_bucket_bytes,
+                                 limits[0],
+                                 limits[1],
                                  (uint64_t)options->optimizer.kind,
                                  parallel->state_width,
                                  lki_xxh3(layout->terms, terms),

@@ -70,18 +70,19 @@ const lki_field *lki_common_field(const lki_common *one, const lki_common *other
 static lk_status compare_fields(const lki_session *s, const lki_common *first,
                                 const lki_common *other, uint32_t rank)
 {
-    char             text[32];
-    const lki_field *field = lki_common_field(first, other);
+    char             host[32] = "";
+    const lki_field *field    = lki_common_field(first, other);
     if (field == NULL)
         return LK_OK;
-    (void)host_text(s, rank, text);
+    /* the whole name of this field is that of `lockstep resume` in messages */
+    const char *name = strcmp(field->path, "checkpoint.resume") == 0 ? "resume" : field->path;
+    if (lk_comm_hosts(s->comm) > 1)
+        (void)snprintf(host, sizeof host, " (host %u)", lk_comm_host(s->comm, rank));
     return field->all_ranks
-               ? lk_fail(LK_EMISMATCH,
-                         "of ranks 0 and %u%s only one has `%s`: give it on all ranks or on none",
-                         rank, text, field->path)
-               : lk_fail(LK_EMISMATCH,
-                         "ranks 0 and %u%s have different values of `%s`: all need the same "
-                         "options", rank, text, field->path);
+               ? lk_fail(LK_EMISMATCH, "of rank 0 and rank %u%s only one has `%s`: give it on all "
+                         "ranks or on none", rank, host, name)
+               : lk_fail(LK_EMISMATCH, "rank 0 and rank %u%s have different values of `%s`: all "
+                         "need the same options", rank, host, name);
 }
 
 /* Compares every rank's data and options with those of rank 0.  The data can differ if a file was

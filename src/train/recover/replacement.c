@@ -96,6 +96,8 @@ static lk_status find_odd(const lki_session *s, lk_comm *comm, odd_one *odd)
 {
     lki_common mine, *all;
     lki_common_of(&mine, s);
+    /* Entering ranks resume nothing, and a restarted run resumes without the option. */
+    mine.fields[lki_field_find("resume") - lki_fields] = 0;
     *odd = (odd_one){ .rank = lk_comm_size(comm) };
     LK_TRY(LKI_NEW(&all, odd->rank, "values to compare"));
     lk_status status = lk_all_gather(comm, &mine, all, sizeof mine);

@@ -64,9 +64,14 @@ typedef struct {
 } lki_set_aside;
 
 /* Moves the checkpoints after the step that the run goes back to out of its way, with a note.  They
- * belong to the branch that it leaves, and a resume after a failure would take them as the
- * newest. */
+ * belong to the branch that it leaves, and a resume after a failure would take them as the newest.
+ * Copies the lines of the log after that step there, which the log loses.  Also completes what a
+ * run that was killed has begun. */
 LK_NODISCARD lk_status lki_set_aside_later(lki_session *session, lki_set_aside *later);
+
+/* Ends it when the run has its files for itself.  If the run is killed before, the next one
+ * completes it. */
+LK_NODISCARD lk_status lki_end_set_aside(const lki_session *session, const lki_set_aside *later);
 
 /* Moves them back, with a note, since the run cannot begin. */
 void lki_undo_set_aside(lki_session *session, const lki_set_aside *later);

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "checkpoint/directory.h"
 #include "parallel/replicas.h"
@@ -364,21 +365,51 @@ lk_status lki_start_values(lki_session *session)
     return status;
 }
 
+/* Copies the lines that the log loses, since the run goes back, to the checkpoints of their
+ * steps. */
+static lk_status keep_lines(const lki_session *session, const lki_set_aside *later)
+{
+    const lk_train_config *c = session->config;
+    char                   aside[LKI_PATH_BYTES], copy[LKI_PATH_BYTES];
+    lki_map                log;
+    if (later->count == 0 || c->log == NULL || !lki_is_file(c->log))
+        return LK_OK;
+    LK_TRY(lki_directory_join(aside, c->checkpoint.folder, later->name));
+    LK_TRY(lki_directory_join(copy, aside, LKI_ASIDE_LOG));
+    LK_TRY(lki_map_open(&log, c->log));
+    const size_t kept   = lki_log_prefix(log.data, log.bytes, session->progress.start);
+    lk_status    status = LK_OK;
+    if (kept < log.bytes)
+        status = lki_file_replace(copy, log.data + kept, log.bytes - kept);
+    lki_map_close(&log);
+    return status;
+}
+
 lk_status lki_set_aside_later(lki_session *session, lki_set_aside *later)
 {
-    const lk_train_checkpoint *c = &session->config->checkpoint;
-    *later                       = (lki_set_aside){ .count = 0 };
-    if (session->rank != 0 || session->replays || c->folder == NULL || !c->resume ||
-        c->resume_step < 0)
+    const lk_train_checkpoint *c    = &session->config->checkpoint;
+    const bool                 back = c->resume && c->resume_step >= 0;
+    *later                          = (lki_set_aside){ .count = 0 };
+    if (session->rank != 0 || session->replays || c->folder == NULL)
         return LK_OK;
-    LK_TRY(lki_steps_set_aside(later->name, &later->count, c->folder, session->progress.start));
+    LK_TRY(lki_steps_set_aside(later->name, &later->count, c->folder,
+                               back ? session->progress.start : UINT64_MAX));
     const bool one = later->count == 1;
     if (later->count > 0)
         lki_journal_note(session->journal, "note: %zu checkpoint%s of later steps %s moved to "
                          "'%s/%s', since the run goes on from step %llu without %s", later->count,
                          one ? "" : "s", one ? "is" : "are", c->folder, later->name,
                          (unsigned long long)session->progress.start, one ? "it" : "them");
-    return LK_OK;
+    if (keep_lines(session, later) == LK_OK)
+        return LK_OK;
+    lk_error why = *lk_error_last();
+    lki_undo_set_aside(session, later);
+    return lki_fail_again(&why);
+}
+
+lk_status lki_end_set_aside(const lki_session *session, const lki_set_aside *later)
+{
+    return later->name[0] != '\0' ? lki_steps_are_aside(session->config->checkpoint.folder) : LK_OK;
 }
 
 void lki_undo_set_aside(lki_session *session, const lki_set_aside *later)

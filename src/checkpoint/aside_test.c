@@ -1,0 +1,166 @@
+/* aside_test.c -- tests a crash at every change of a directory whose later steps are set aside.
+ *
+ * Goal:   after a crash the directory lists all steps or those that stay, never some of the others.
+ *         The next run completes what was begun.  The same holds while steps are moved back.
+ * Method: the linker replaces the C library's functions by the functions below (aside_test.wrap).
+ *         A forked child crashes at its k-th call of them.  k increases until the child ends
+ *         without reaching its crash.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/memory.h"
+#include "checkpoint/directory.h"
+
+enum { STEPS = 5, LAST = 2, CRASHED = 99, FAILED = 1 };
+
+static long left; /* number of calls until the crash; 0: none */
+
+static void count_call(void)
+{
+    if (left > 0 && --left == 0)
+        _exit(CRASHED);
+}
+
+int __real_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to);
+int __real_unlink(const char *path);
+int __wrap_unlink(const char *path);
+int __real_rmdir(const char *path);
+int __wrap_rmdir(const char *path);
+
+int __wrap_rename(const char *from, const char *to)
+{
+    count_call();
+    return __real_rename(from, to);
+}
+
+int __wrap_unlink(const char *path)
+{
+    count_call();
+    return __real_unlink(path);
+}
+
+int __wrap_rmdir(const char *path)
+{
+    count_call();
+    return __real_rmdir(path);
+}
+
+/* Makes a directory of empty steps 1 to STEPS. */
+static void make_steps(char dir[32])
+{
+    char path[LKI_PATH_BYTES], name[LKI_STEP_NAME_BYTES];
+    (void)snprintf(dir, 32, "/tmp/lockstep-aside-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        lki_step_name(name, step);
+        assert_int_equal(lki_directory_join(path, dir, name), LK_OK);
+        assert_int_equal(mkdir(path, 0777), 0);
+    }
+}
+
+static void remove_all(const char *dir)
+{
+    char line[64];
+    (void)snprintf(line, sizeof line, "rm -rf %s", dir);
+    assert_int_equal(system(line), 0);
+}
+
+static size_t listed(const char *dir)
+{
+    uint64_t *steps;
+    size_t    count;
+    assert_int_equal(lki_steps_list(&steps, &count, dir), LK_OK);
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(steps[i], count - i);
+    lki_free(steps);
+    return count;
+}
+
+static bool exists(const char *dir, const char *name)
+{
+    char path[LKI_PATH_BYTES];
+    return lki_directory_join(path, dir, name) == LK_OK && access(path, F_OK) == 0;
+}
+
+/* Sets steps aside and, with `back`, moves them back.  Crashes at the k-th call.  Returns the
+ * child's exit status. */
+static int crash(const char *dir, bool back, long k)
+{
+    pid_t child = fork();
+    int   status;
+    assert_true(child >= 0);
+    if (child == 0) {
+        char   name[LKI_STEP_NAME_BYTES];
+        size_t count;
+        left      = back ? 0 : k;
+        bool good = lki_steps_set_aside(name, &count, dir, LAST) == LK_OK && count == STEPS - LAST;
+        left      = back ? k : left;
+        good      = good && (back ? lki_steps_put_back(dir, name)
+                                  : lki_steps_are_aside(dir) == LK_OK);
+        _exit(good ? 0 : FAILED);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* Begins the next run.  Returns the number of steps that it has set aside. */
+static size_t complete(const char *dir)
+{
+    char   name[LKI_STEP_NAME_BYTES];
+    size_t count;
+    assert_int_equal(lki_steps_set_aside(name, &count, dir, UINT64_MAX), LK_OK);
+    assert_int_equal(lki_steps_are_aside(dir), LK_OK);
+    assert_false(exists(dir, LKI_GOING_BACK));
+    return count;
+}
+
+static void crash_everywhere(bool back)
+{
+    int    status = CRASHED;
+    size_t seen[STEPS + 1] = { 0 };
+    for (long k = 1; status == CRASHED; k++) {
+        char dir[32];
+        make_steps(dir);
+        status             = crash(dir, back, k);
+        const size_t count = listed(dir), aside = complete(dir);
+        assert_true(count == STEPS || count == LAST);
+        assert_int_equal(listed(dir), count);
+        assert_int_equal(aside, status == CRASHED && count == LAST ? STEPS - LAST : 0);
+        seen[count]++;
+        remove_all(dir);
+    }
+    assert_int_equal(status, 0);
+    assert_true(seen[LAST] > STEPS - LAST && seen[STEPS] > 0);
+}
+
+static void a_crash_while_steps_are_set_aside(void **state)
+{
+    (void)state;
+    crash_everywhere(false);
+}
+
+static void a_crash_while_steps_are_moved_back(void **state)
+{
+    (void)state;
+    crash_everywhere(true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_crash_while_steps_are_set_aside),
+        cmocka_unit_test(a_crash_while_steps_are_moved_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
