@@ -53,8 +53,8 @@ typedef struct {
  * `pack`, if not NULL, stores the packed b in lki_gemm_pack_bytes() bytes of memory.  It does not
  * change the bits.
  *
- * In BF16, `a` may consist of the rows of `windows`.  It is then NULL, and not transposed.  The rows
- * of a BF16 result, and of residual, may be `pixels` of images with ldc channels.
+ * In BF16, `a` may consist of the rows of `windows`.  It is then NULL, and not transposed.  The
+ * rows of a BF16 result, and of residual, may be `pixels` of images with ldc channels.
  */
 typedef struct {
     bool           transpose_a, transpose_b, accumulate;
