@@ -153,6 +153,8 @@ typedef struct {
     const char *tensorboard; /* a directory for event files, which TensorBoard reads */
     const char *metrics;     /* a file for OpenMetrics text, replaced every second */
     unsigned    terminal;    /* bits of lk_terminal: what the terminal of stderr can show */
+    bool        log_has_reader; /* the log, if it is a pipe, had a reader: the run waits for none,
+                                 * and goes on without the log if that reader has ended */
 } lk_train_outputs;
 
 /* Functions of the caller that a run calls.  All are optional. */

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cli/log_pipe.h"
 #include "cli/record.h"
 #include "cli/settings.h"
 #include "cli/train.h"
@@ -282,6 +283,7 @@ static int run_worker(train_options *options)
     options->config.workers_here    = lk_comm_local_size(comm, host);
     options->config.files_elsewhere = host != 0;
     options->config.pin             = lki_bind_of(options->nodes.bind) == LK_BIND_THREADS;
+    options->config.outputs.log_has_reader = lki_log_pipe_is_held();
     options->records                = silent; /* other launchers repeat the whole command */
     survive(options);
     status = start_alike(comm, options);
@@ -403,6 +405,9 @@ static int run_all(train_options *options, char **argv, lk_launch_options how)
     how.chaos              = options->chaos;
     how.chaos.note         = how.note;
     how.chaos.note_context = how.note_context;
+    const int pipe = options->config.files_elsewhere
+                         ? -1 : lki_log_pipe_hold(options->command->name, options->config.log);
+    options->config.outputs.log_has_reader = lki_log_pipe_is_held();
     char **line = with_threads(options, argv);
     int    exit = LKI_EXIT_FAILURE;
     if (line == NULL)
@@ -411,6 +416,8 @@ static int run_all(train_options *options, char **argv, lk_launch_options how)
         exit = options->worker_mode == LKI_MODE_THREADS ? run_threads(options)
                                                         : start_workers(options, line, how);
     free(line);
+    if (pipe >= 0)
+        (void)close(pipe);
     /* A run that was refused has no parts, and those of the run in its way are not to be used.
      * Workers of emulated hosts are children of other launchers. */
     const uint32_t mine = how.hosts > 1 && how.nodes <= 1 ? 0 : (uint32_t)getpid();

@@ -131,7 +131,20 @@ static void a_full_device_fails_log_and_output(void **state)
         run_command(&r, *state, line);
         FAILS(r);
         assert_says(r.err, "writing to standard output: No space left on device");
+        if (i == 0)
+            assert_says(r.err, "at step 5 in reporting the result: the result could not be");
     }
+}
+
+/* Closes the pipe of standard output and standard error before the run begins. */
+static void a_run_whose_output_nobody_reads_goes_on(void **state)
+{
+    static command_result r;
+    (void)run_shell(&r, *state, "{ until test -e closed; do sleep 0.1; done; " LK_TEST_COMMAND " "
+                    MLP "--steps 5 --workers 2 --checkpoint ck --log log; echo $? >status; } "
+                    "2>&1 | { exec <&-; touch closed; }; cat status; ls ck; "
+                    "grep -c '\"weights\"' log");
+    assert_string_equal(r.out, "1\ncommand.json\nstep-00000005\n1\n");
 }
 
 /* Sets ulimit -f, which raises SIGXFSZ.  The signal must not end the process. */
@@ -242,6 +255,7 @@ int main(void)
         cmocka_unit_test_setup(an_unwritable_directory_is_reported_first, begin_afresh),
         cmocka_unit_test_setup(a_path_that_is_no_directory_is_reported_first, begin_afresh),
         cmocka_unit_test_setup(a_full_device_fails_log_and_output, begin_afresh),
+        cmocka_unit_test_setup(a_run_whose_output_nobody_reads_goes_on, begin_afresh),
         cmocka_unit_test_setup(a_file_size_limit_is_an_error, begin_afresh),
         cmocka_unit_test_setup(damaged_checkpoints_are_skipped_with_the_reason, begin_afresh),
         cmocka_unit_test_setup(an_equal_checkpoint_is_not_rewritten, begin_afresh),

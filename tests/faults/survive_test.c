@@ -462,21 +462,6 @@ static void too_few_workers_save_and_end(void **state)
 
 /* ---- Runs that do not continue ------------------------------------------------------------ */
 
-/* The reader of a pipe ends with rank 0, the only process that writes to it. */
-static void a_run_continues_without_the_reader_of_its_log(void **state)
-{
-    static command_result r;
-    (void)run_shell(&r, *state, "mkfifo unread && cat unread >got & " LK_TEST_COMMAND " " MLP
-                    GOES_ON "--steps 100000000 --workers 2 --log unread 2>said & "
-                    "until grep -q '\"step\": 3' got; do kill -0 $! || exit 9; sleep 0.1; done; "
-                    "kill -9 $(sed -n 's/^rank 0 (pid \\([0-9]*\\)) runs.*/\\1/p' said); "
-                    "until grep -q 'took over' said; do kill -0 $! || exit 9; sleep 0.1; done; "
-                    "kill -TERM $!; wait $!; s=$?; cat said >&2; exit $s");
-    assert_int_equal(r.status, 75);
-    assert_says(r.err, "note: nobody reads the log 'unread' any more; the run goes on without it");
-    assert_says(r.err, "stopped on request after step ");
-}
-
 static void unsupported_options_are_refused(void **state)
 {
     static const char *const lines[][2] = {
@@ -559,7 +544,6 @@ int main(void)
         cmocka_unit_test_setup(workers_may_have_other_threads, begin_afresh),
         cmocka_unit_test_setup(a_worker_with_other_options_is_not_let_in, begin_afresh),
         cmocka_unit_test_setup(workers_may_be_killed_during_speculation, begin_afresh),
-        cmocka_unit_test_setup(a_run_continues_without_the_reader_of_its_log, begin_afresh),
         cmocka_unit_test_setup(unsupported_options_are_refused, begin_afresh),
         cmocka_unit_test_setup(failures_of_all_ranks_end_the_run, begin_afresh),
         cmocka_unit_test_setup(a_run_restarts_if_all_workers_die, begin_afresh),

@@ -205,6 +205,33 @@ static void a_request_to_stop_saves(void **state)
     no_agent_is_left();
 }
 
+/* Starts three workers whose log is a pipe, and waits until one says that nobody reads it. */
+#define UNREAD                                                                                   \
+    "rm -f late; mkfifo late; for r in 0 1 2; do " TORCH LK_TEST_COMMAND " " MLP                   \
+    "--steps 20 --timeout 1 --log late %s >out.$r 2>err.$r & eval p$r=$!; done; "                \
+    "until grep -q 'waiting for a reader' err.0; do sleep 0.1; done; "
+
+/* The reader comes after the timeout of a rank.  Or the workers are killed before, in a run that
+ * would have gone back to an earlier checkpoint. */
+static void a_log_waits_for_its_reader(void **state)
+{
+    static command_result r;
+    char                  line[2500];
+    (void)snprintf(line, sizeof line, UNREAD "sleep 2; cat late >read; st=0; "
+                   "for p in $p0 $p1 $p2; do wait $p || st=$?; done; cat out.*; cat err.* >&2; "
+                   "test $(grep -c loss_bits read) = 20 || exit 9; exit $st", "");
+    (void)run_shell(&r, *state, line);
+    assert_weights(&r);
+    run_ranks(&r, *state, 3, TORCH, MLP "--steps 20 --checkpoint back --checkpoint-every 10");
+    assert_weights(&r);
+    (void)snprintf(line, sizeof line, UNREAD "kill -9 $p0 $p1 $p2; wait; cat err.0 >&2; ls back",
+                   "--checkpoint back --resume=10");
+    (void)run_shell(&r, *state, line);
+    assert_says(r.out, "step-00000020");
+    assert_says_not(r.out, "set-aside");
+    no_agent_is_left();
+}
+
 static char self[SELF_BYTES];
 
 /* Runs like a program that never checks for a request to stop. */
@@ -378,6 +405,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(contradicting_settings_are_refused),
         cmocka_unit_test(a_death_is_named),
         cmocka_unit_test(a_request_to_stop_saves),
+        cmocka_unit_test(a_log_waits_for_its_reader),
         cmocka_unit_test(a_signal_ends_a_deaf_program),
         cmocka_unit_test(a_failed_run_writes_its_trace),
         cmocka_unit_test(no_agent_outlives_its_workers),

@@ -81,19 +81,19 @@ static bool is_stopped(const lk_train_config *c)
     return c->calls.stop != NULL && c->calls.stop(c->calls.stop_context);
 }
 
-/* Opens a pipe for writing.  Waits for its reader, and says so after a second.  Fails with
- * ECANCELED if the run is to end and there is none, and after the second with ENXIO if `begun`. */
-static int open_pipe(lki_journal *journal, const char *path, bool begun)
+/* Opens a pipe for writing.  Fails with ENXIO if it has no reader or, if the run `waits` for one,
+ * says so after a second, and fails with ECANCELED if the run is to end before. */
+static int open_pipe(lki_journal *journal, const char *path, bool waits)
 {
     const struct timespec moment = { .tv_nsec = 20000000 };
     for (uint64_t i = 0;; i++) {
         int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK);
         if (fd >= 0)
             (void)fcntl(fd, F_SETFL, O_APPEND);
-        if (fd >= 0 || errno != ENXIO)
+        if (fd >= 0 || errno != ENXIO || !waits)
             return fd;
-        if (is_stopped(journal->config) || (begun && i == 50)) {
-            errno = begun ? ENXIO : ECANCELED;
+        if (is_stopped(journal->config)) {
+            errno = ECANCELED;
             return -1;
         }
         if (i == 50)
@@ -104,18 +104,18 @@ static int open_pipe(lki_journal *journal, const char *path, bool begun)
 }
 
 /* Opens the log, and locks it if it is a regular file.  Sets `is_free` to false if another process
- * has locked it.  A run that has `begun` goes on without the log if it is a pipe whose reader has
- * ended. */
-static lk_status log_open(lki_journal *journal, const char *path, bool begun, bool *is_free)
+ * has locked it.  If the log is a pipe without a reader, the run `waits` for one or goes on without
+ * the log. */
+static lk_status log_open(lki_journal *journal, const char *path, bool waits, bool *is_free)
 {
     struct stat info;
     *is_free     = true;
     if (stat(path, &info) == 0 && S_ISFIFO(info.st_mode)) {
-        int fd       = open_pipe(journal, path, begun);
+        int fd       = open_pipe(journal, path, waits);
         journal->log = fd >= 0 ? fdopen(fd, "a") : NULL;
     } else
         journal->log = fopen(path, "ae");
-    if (journal->log == NULL && begun && errno == ENXIO) {
+    if (journal->log == NULL && !waits && errno == ENXIO) {
         lki_journal_note(journal, "note: nobody reads the log '%s' any more; the run goes on "
                          "without it", path);
         return LK_OK;
@@ -203,11 +203,12 @@ static const char *label_field(const lki_journal *journal)
     }
 }
 
-/* Opens the other files that get the values of steps.  `alone`: fails if another run has them. */
+/* Opens the other files that get the values of steps, unless they are open.  `alone`: fails if
+ * another run has them. */
 static lk_status open_others(lki_journal *journal, bool alone)
 {
     const char *events = journal->config->outputs.tensorboard;
-    if (events != NULL)
+    if (events != NULL && journal->events == NULL)
         LK_TRY(lki_events_open(&journal->events, events, alone));
     return alone ? lki_metrics_begin(&journal->metrics) : LK_OK;
 }
@@ -224,16 +225,16 @@ static void tell_gaps(lki_journal *journal, const char *path, uint64_t start)
                          strchr(gaps, ' ') != NULL ? "s" : "", gaps);
 }
 
-/* Opens the log and locks it.  Finds out how many bytes of it the run keeps. */
-static lk_status begin_log(lki_journal *journal, const lki_log_run *run, size_t *bytes)
+lk_status lki_journal_open_log(lki_journal *journal, const lki_log_run *run)
 {
-    const char *path = run->config->log;
-    bool        is_free;
-    LK_TRY(log_open(journal, path, run->reopens, &is_free));
+    bool is_free = true;
+    if (journal == NULL || run->config->log == NULL)
+        return LK_OK;
+    if (journal->log == NULL)
+        LK_TRY(log_open(journal, run->config->log, run->waits, &is_free));
     if (!is_free)
         return lki_log_in_use(run);
-    LK_TRY(lki_log_check_steps(run)); /* another run may have begun at the same moment */
-    return run->start > 0 && lki_is_file(path) ? find_prefix(path, run->start, bytes) : LK_OK;
+    return lki_log_check_steps(run); /* another run may have begun at the same moment */
 }
 
 /* The log is cut last, so a run that is refused leaves it as it is. */
@@ -242,12 +243,13 @@ lk_status lki_journal_begin(lki_journal *journal, const lki_log_run *run, uint64
     size_t bytes = 0;
     if (journal == NULL)
         return LK_OK;
-    const char *path = journal->config->log;
+    const char *path    = journal->config->log;
+    const bool  is_file = path != NULL && lki_is_file(path);
     lki_display_begin(&journal->display, run->start, end);
-    if (path != NULL)
-        LK_TRY(begin_log(journal, run, &bytes));
+    if (is_file && run->start > 0)
+        LK_TRY(find_prefix(path, run->start, &bytes));
     LK_TRY(open_others(journal, true));
-    if (path == NULL || !lki_is_file(path))
+    if (!is_file)
         return LK_OK;
     LK_TRY(cut(path, bytes));
     if (!run->replays)
@@ -276,7 +278,7 @@ lk_status lki_journal_take_over(lki_journal *journal, uint64_t done, uint64_t en
     if (path == NULL)
         return LK_OK;
     /* a disconnected host may still hold the lock, until its rank 0 ends */
-    LK_TRY(log_open(journal, path, true, &is_free));
+    LK_TRY(log_open(journal, path, false, &is_free));
     return lki_is_file(path) ? cut(path, (size_t)bytes) : LK_OK;
 }
 

@@ -27,9 +27,13 @@ void lki_journal_waits(lki_journal *journal, const char *who);
 /* Sets the label of all following log lines. */
 void lki_journal_label(lki_journal *journal, lk_label label);
 
-/* Opens the log and the other files of a run for its steps up to `end`.  Truncates an existing log
- * after step run->start.  Fails if another run is writing one of the files, or if the log is not
- * that of the run (lki_log_check_steps()). */
+/* Opens the log, unless it is open.  Fails if another run is writing it, or if it is not that of
+ * the run (lki_log_check_steps()).  May wait for the reader of a pipe (run->waits). */
+LK_NODISCARD lk_status lki_journal_open_log(lki_journal *journal, const lki_log_run *run);
+
+/* Begins a run's steps up to `end`, after lki_journal_open_log().  Opens the other files, unless
+ * they are open, and truncates an existing log after step run->start.  Fails if another run is
+ * writing one of the files. */
 LK_NODISCARD lk_status lki_journal_begin(lki_journal *journal, const lki_log_run *run,
                                          uint64_t end);
 

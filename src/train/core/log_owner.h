@@ -14,7 +14,8 @@ typedef struct {
     uint64_t               start;     /* step of the checkpoint that it continues from; 0: none */
     char                   chain[65]; /* hash over the losses up to that step; "" = not known */
     bool                   replays;   /* it is no run, but a replay of one */
-    bool                   reopens;   /* it had the log open, whose reader may have ended */
+    bool                   waits;     /* for the reader of a log that is a pipe; else it does
+                                       * without the log */
 } lki_log_run;
 
 /* Fails with LK_EIO if another process is writing the log.  The message names that process, and

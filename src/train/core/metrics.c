@@ -27,7 +27,7 @@ void lki_metrics_open(lki_metrics *metrics, const char *path)
  * locked, because a draft is locked before it is renamed. */
 lk_status lki_metrics_begin(lki_metrics *m)
 {
-    if (m->path == NULL)
+    if (m->path == NULL || m->lock >= 0)
         return LK_OK;
     int why = lki_file_open_locked(&m->lock, m->path, &m->made);
     if (why == EWOULDBLOCK)

@@ -29,7 +29,8 @@ lki_log_run lki_log_run_of(const lki_session *session)
                                     .data   = lk_dataset_describe(session->dataset),
                                     .start  = p->start,
                                     .replays = session->replays,
-                                    .reopens = session->lost_early > 0 };
+                                    .waits = session->lost_early == 0 &&
+                                             !session->config->outputs.log_has_reader };
     if (p->chained == p->start) /* else the chain has the loss of the first step */
         memcpy(run.chain, p->loss_chain, sizeof run.chain);
     return run;

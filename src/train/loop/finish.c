@@ -199,6 +199,7 @@ lk_status lki_finish(lki_session *s, uint64_t done, lk_train_result *result)
     result->ended = s->progress.ended;
     result->checkpoints = s->saves->times;
     result->audited = s->progress.audited;
+    lk_comm_note(s->comm, done, "reporting the result");
     uint64_t begun = lki_trace_begin(lki_exec_track(s->exec));
     LK_TRY(lki_weights_hash(s, result->weights));
     LK_TRY(lki_run_hash(s, result->weights, result->run));

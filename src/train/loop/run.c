@@ -24,13 +24,14 @@
 /* ---- Opening ----------------------------------------------------------------------------- */
 
 /* Opens the files that rank 0 writes, and lets the program note the run, which now has them for
- * itself. */
+ * itself.  The log is first, since a run may wait for the reader of a pipe and not begin. */
 static lk_status begin_outputs(lki_session *s)
 {
     const lk_train_calls   *calls = &s->config->calls;
     const lki_run_progress *p     = &s->progress;
     const lki_log_run       run   = lki_log_run_of(s);
     lki_set_aside           later;
+    LK_TRY(lki_journal_open_log(s->journal, &run));
     LK_TRY(lki_set_aside_later(s, &later));
     if (lki_journal_begin(s->journal, &run, p->end) != LK_OK) {
         lk_error why = *lk_error_last();
@@ -42,6 +43,18 @@ static lk_status begin_outputs(lki_session *s)
     if (s->rank == 0 && calls->begun != NULL && p->start < p->end && p->ended == NULL)
         calls->begun(calls->begun_context);
     return LK_OK;
+}
+
+/* Opens the files of rank 0, for which the other ranks wait when all introduce themselves. */
+static lk_status begin(lki_session *s)
+{
+    lk_comm_note(s->comm, 0, "opening the log");
+    lki_let_rank_0_work(s, true);
+    lk_status status = begin_outputs(s);
+    if (status == LK_OK)
+        status = lki_introduce(s);
+    lki_let_rank_0_work(s, false);
+    return status;
 }
 
 lk_status lki_session_open(lki_session *s)
@@ -72,8 +85,8 @@ lk_status lki_session_open(lki_session *s)
     LK_TRY(lki_start_values(s));
     lki_find_end(s);
     s->progress.chained = s->progress.start;
-    LK_TRY(begin_outputs(s));
-    LK_TRY(lki_introduce(s));
+    LK_TRY(begin(s));
+    lk_comm_note(s->comm, 0, "preparing the first step");
     lki_tell_groups(s);
     LK_TRY(lki_feed_open(s, s->progress.start));
     LK_TRY(lki_parts_agree(s));
@@ -185,7 +198,8 @@ static lk_status loop(lki_session *s, lki_position *at, lk_train_result *result)
     return status;
 }
 
-/* Replaces the closed session by a new session of the same run, with the remaining ranks. */
+/* Replaces the session by a new session of the same run, with the remaining ranks.  The journal
+ * stays open, since the reader of a pipe would take its closing for the end of the log. */
 static lk_status begin_anew(lki_session *s)
 {
     lk_error    why   = *lk_error_last();
@@ -194,6 +208,8 @@ static lk_status begin_anew(lki_session *s)
 
     next.lost_early   = s->lost_early;
     next.lost_seconds = s->lost_seconds;
+    next.journal      = s->journal;
+    s->journal        = NULL;
     (void)lki_session_close(s);
     *s = next;
     return lki_regroup(s, &why, begun);

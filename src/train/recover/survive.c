@@ -217,7 +217,9 @@ lk_status lki_regroup(lki_session *s, const lk_error *why, double begun)
     s->lost_early += t.lost;
     s->lost_seconds += t.seconds;
     s->depleted      = s->ranks < s->config->elastic.workers_least;
-    lk_status status = s->rank == 0 ? lki_journal_open(&s->journal, s->config) : LK_OK;
+    lk_status status = LK_OK;
+    if (s->rank == 0 && s->journal == NULL)
+        status = lki_journal_open(&s->journal, s->config);
     if (status == LK_OK)
         lki_note_succession(s, &t);
     if (before != s->given)
@@ -402,7 +404,8 @@ static lk_status take_log(lki_session *s, uint64_t done)
 
     if (!known && done == s->progress.start) {
         lki_log_run run = lki_log_run_of(s);
-        run.reopens     = true;
+        run.waits       = false;
+        LK_TRY(lki_journal_open_log(s->journal, &run));
         return lki_journal_begin(s->journal, &run, s->progress.end);
     }
     if (!known)
