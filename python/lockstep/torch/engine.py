@@ -152,11 +152,26 @@ class Engine:
         if missing:
             raise ValueError(f"the optimizer does not have parameter '{missing[0]}': give it to "
                              "the optimizer, or set requires_grad=False before run.prepare()")
+        self._refuse_strangers(rates)
         rules = (_library.Rule * len(self.model.params))()
         for rule, p in zip(rules, self.model.params):
             rule.lr, rule.weight_decay = rates[id(p)]
             rule.own_decay = 1
         return rules
+
+    def _refuse_strangers(self, rates):
+        """Raise ``ValueError`` if the optimizer has a parameter to train that the model lacks."""
+        if len(rates) == len(self.model.params):
+            return
+        known = set(map(id, self.model.params))
+        for i, group in enumerate(self.optimizer.param_groups):
+            for p in group["params"]:
+                if id(p) not in known and p.requires_grad and p.numel():
+                    raise ValueError(
+                        f"parameter group {i} of the optimizer has a parameter of shape "
+                        f"{list(p.shape)} that requires gradients and is not in the prepared "
+                        f"{type(self.model.module).__name__}, so nothing sums its gradients: put "
+                        "all modules that are trained into one, and give that to run.prepare()")
 
     def update_rules(self):
         """Pass on what schedulers have changed since the last step."""

@@ -1,0 +1,75 @@
+"""Changes of a model that no worker would see, or only some, are refused with the name of what
+changed."""
+
+import tempfile
+import unittest
+
+from support import nursery
+
+PROGRAM = """
+    import os
+    import torch, torch.nn.functional as F
+    import lockstep.torch as lk
+
+    FAULT = os.environ["FAULT"]
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = torch.nn.Linear(8, 16), torch.nn.Linear(16, 3)
+
+        def forward(self, x):
+            return self.last(F.relu(self.first(x)))
+
+    class Criterion(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(3))
+
+        def forward(self, out, y):
+            return F.cross_entropy(out * self.scale, y, reduction="sum")
+
+    def loss_sum(model, batch):
+        x, y = batch
+        return criterion(model(x), y), y.numel()
+
+    run = lk.init(seed=1, virtual_workers=4)
+    points = torch.utils.data.TensorDataset(torch.randn(48, 8), torch.arange(48) % 3)
+    model, criterion = Net(), Criterion()
+    if FAULT != "criterion":
+        criterion.requires_grad_(False)
+    run.prepare(model)
+    params = [*model.parameters(), *criterion.parameters()]
+    make = torch.optim.SGD if os.environ.get("OPTIMIZER") == "torch" else lk.SGD
+    opt = make(params, lr=0.1)
+    data = run.loader(points, global_batch=12)
+    for step in run.steps(3):
+        run.step(loss_sum, data, opt)
+    run.print("weights", run.weights_hash())
+"""
+
+
+class Changes(unittest.TestCase):
+    def run_program(self, fault, workers=2, **env):
+        with tempfile.TemporaryDirectory() as folder:
+            return nursery().run(PROGRAM, workers, folder=folder, env=dict(env, FAULT=fault))
+
+    def assert_refused(self, fault, *texts, **env):
+        """All ranks end, and their last lines have the texts."""
+        for rank in self.run_program(fault, **env):
+            self.assertEqual(rank.status, 1, rank.out + rank.err)
+            for text in texts:
+                self.assertIn(text, rank.err.splitlines()[-1])
+
+    def test_none(self):
+        for rank in self.run_program(""):
+            self.assertEqual(rank.status, 0, rank.err)
+
+    def test_the_optimizer_has_a_parameter_that_the_model_lacks(self):
+        for optimizer in ("lockstep", "torch"):
+            self.assert_refused("criterion", "parameter group 0 of the optimizer",
+                                "shape [3]", "not in the prepared Net", OPTIMIZER=optimizer)
+
+
+if __name__ == "__main__":
+    unittest.main()
