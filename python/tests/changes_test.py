@@ -17,9 +17,10 @@ PROGRAM = """
         def __init__(self):
             super().__init__()
             self.first, self.last = torch.nn.Linear(8, 16), torch.nn.Linear(16, 3)
+            self.frozen = torch.nn.Linear(8, 8).requires_grad_(False)
 
         def forward(self, x):
-            return self.last(F.relu(self.first(x)))
+            return self.last(F.relu(self.first(self.frozen(x))))
 
     class Criterion(torch.nn.Module):
         def __init__(self):
@@ -44,6 +45,14 @@ PROGRAM = """
     opt = make(params, lr=0.1)
     data = run.loader(points, global_batch=12)
     for step in run.steps(3):
+        if step == 1 and FAULT == "freeze":
+            model.first.requires_grad_(False)
+        if step == 1 and FAULT == "thaw":
+            model.frozen.requires_grad_(True)
+        if step == 1 and FAULT == "replace":
+            model.last = torch.nn.Linear(16, 3)
+        if step == 1 and FAULT == "remove":
+            model.last = torch.nn.Identity()
         run.step(loss_sum, data, opt)
     run.print("weights", run.weights_hash())
 """
@@ -69,6 +78,14 @@ class Changes(unittest.TestCase):
         for optimizer in ("lockstep", "torch"):
             self.assert_refused("criterion", "parameter group 0 of the optimizer",
                                 "shape [3]", "not in the prepared Net", OPTIMIZER=optimizer)
+
+    def test_what_is_trained_is_fixed(self):
+        for fault, text in (
+                ("freeze", "'first.weight' no longer requires gradients"),
+                ("thaw", "'frozen.weight' requires gradients now, and did not before"),
+                ("replace", "'last.weight' is another one than before, as after its layer"),
+                ("remove", "'last.weight' is no longer in the model")):
+            self.assert_refused(fault, text, "what is trained is fixed at the first step")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,10 @@ def _is_dense(tensor):
     return True
 
 
+def _is_trained(parameter):
+    return parameter.requires_grad and parameter.numel() > 0
+
+
 class Norm:
     """A normalisation layer with running statistics (BatchNorm, or InstanceNorm with them).
 
@@ -102,12 +106,13 @@ class Model:
         self.module = module
         self.names, self.params = [], []
         for name, parameter in module.named_parameters():
-            if parameter.requires_grad and parameter.numel():
+            if _is_trained(parameter):
                 self._check(name, parameter)
                 self.names.append(name)
                 self.params.append(parameter)
         if not self.params:
             raise ValueError(f"{type(module).__name__} has no parameter with requires_grad")
+        self._known = set(map(id, self.params))
         self._refuse_shared_memory()
         self.device = self.params[0].device
         elsewhere = [n for n, p in zip(self.names, self.params) if p.device != self.device]
@@ -130,11 +135,23 @@ class Model:
                          for name, b in self.fixed.items()]
 
     def refuse_changes(self):
-        """Raise ``RuntimeError`` if a parameter no longer requires gradients."""
+        """Raise ``RuntimeError`` if other parameters require gradients than at the first step."""
+        if set(map(id, filter(_is_trained, self.module.parameters()))) != self._known:
+            raise RuntimeError(f"{self._first_change()}; what is trained is fixed at the first "
+                               "step")
+
+    def _first_change(self):
         for name, p in zip(self.names, self.params):
             if not p.requires_grad:
-                raise RuntimeError(f"parameter '{name}' no longer requires gradients; what is "
-                                   "trained is fixed at the first step")
+                return f"parameter '{name}' no longer requires gradients"
+        left = dict(zip(self.names, self.params))
+        for name, p in self.module.named_parameters():
+            if _is_trained(p) and id(p) not in self._known:
+                return f"parameter '{name}' " + (
+                    "is another one than before, as after its layer was replaced" if name in left
+                    else "requires gradients now, and did not before")
+            left.pop(name, None)
+        return f"parameter '{next(iter(left))}' is no longer in the model"
 
     def _refuse_shared_memory(self):
         """Raise ``ValueError`` if two parameters share memory and are not the same object."""
