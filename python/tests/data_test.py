@@ -44,6 +44,11 @@ def stream(length=50, **options):
     return Stream(Flow(length), 1, V, BATCH, MICRO, **options)
 
 
+def draw(samples):
+    """Collate samples to random numbers, one for each."""
+    return torch.rand(len(samples))
+
+
 def places(data):
     return [(v, m) for v in range(V) for m in range(data.micro_count)]
 
@@ -94,6 +99,31 @@ class Data(unittest.TestCase):
         self.assertTrue(torch.equal(torch.cat(rows), wanted))
         again, _ = data.fetch_counted(0, 2, 1)   # not the next one that was read ahead
         self.assertTrue(torch.equal(again, wanted[10:12]))
+        data.close()
+
+    def test_random_numbers_of_collate_depend_on_the_place_alone(self):
+        tensors = torch.utils.data.TensorDataset(torch.zeros(64))
+        for make in (lambda **more: Loader(tensors, 1, V, BATCH, MICRO, **more), loader, stream):
+            wanted = {}
+            for at in [(0, 0, 0), (0, 0, 1), (0, 3, 0), (2, 0, 0)]:
+                wanted[at] = make(collate_fn=draw).fetch_counted(*at)[0].tolist()
+            self.assertEqual(len(set(map(str, wanted.values()))), 4, wanted)
+            data = make(collate_fn=draw)
+            for at in reversed(wanted):
+                torch.rand(3)
+                self.assertEqual(data.fetch_counted(*at)[0].tolist(), wanted[at], (make, at))
+            passes = [[data.collate(samples, i).tolist() for i, samples in
+                       enumerate(data.in_order()) if not i % other] for other in (1, 2)]
+            self.assertEqual(passes[0][::2], passes[1])
+            self.assertEqual(len(set(map(str, passes[0]))), len(passes[0]))
+
+    def test_data_workers_collate_the_same(self):
+        data, alone = loader(num_workers=1, collate_fn=draw), loader(collate_fn=draw)
+        data.begin(0, [1, 3])
+        for v in (1, 3):
+            for m in range(data.micro_count):
+                self.assertTrue(torch.equal(data.fetch_counted(0, v, m)[0],
+                                            alone.fetch_counted(0, v, m)[0]))
         data.close()
 
     def test_what_does_not_divide_is_refused(self):

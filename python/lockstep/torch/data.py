@@ -3,8 +3,8 @@
 The order of an epoch is a permutation drawn by seed and epoch.  Step s takes the next
 `global_batch` samples of it.  They are cut into V slices, one for each virtual worker, and a slice
 into micro-batches.  Before a sample is read, the global random generators are seeded by (seed,
-epoch, index).  So random transforms do not depend on the number of workers, or of torch's data
-worker processes.
+epoch, index), and before a micro-batch is collated by its place in the run.  So random transforms
+do not depend on the number of workers, or of torch's data worker processes.
 """
 
 import collections
@@ -24,19 +24,43 @@ class Place(collections.namedtuple("Place", "step virtual_worker micro")):
     """The place of a micro-batch in a run."""
 
 
-class _Seeded(torch.utils.data.Dataset):
-    """A data set whose samples are read with seeded generators.  Its keys are (epoch, index)."""
+class Collate:
+    """A `collate_fn` that is called with seeded generators."""
 
-    def __init__(self, dataset, seed):
+    def __init__(self, collate_fn, seed):
+        self._collate = collate_fn or torch.utils.data.default_collate
+        self._seed = seed
+        self._may_draw = self._collate is not torch.utils.data.default_collate
+
+    def __call__(self, samples, place):
+        if self._may_draw:
+            seeds.seed_all(seeds.key(self._seed, "collate", *place))
+        return self._collate(samples)
+
+
+class _Reader(torch.utils.data.Dataset):
+    """Reads and collates micro-batches with seeded generators.  A key is a tuple of numbers, the
+    place of the micro-batch, and the (epoch, index) pairs of its samples."""
+
+    def __init__(self, dataset, seed, collate_fn):
         self._dataset = dataset
         self._seed = seed
         self._may_draw = type(dataset) is not TensorDataset   # which draws no random numbers
+        self._collate = Collate(collate_fn, seed)
 
     def __getitem__(self, at):
-        epoch, index = at
+        place, samples = at
+        return self._collate([self._read(*sample) for sample in samples], place)
+
+    def _read(self, epoch, index):
         if self._may_draw:
             seeds.seed_all(seeds.key(self._seed, "sample", epoch, index))
         return self._dataset[index]
+
+
+def _as_read(batch):
+    """The ``collate_fn`` of a DataLoader whose data set has whole micro-batches."""
+    return batch
 
 
 class _WorkerInit:
@@ -87,10 +111,9 @@ class Loader:
                              f"{global_batch}" + (" (drop_last=False uses them)"
                                                   if self._length else ""))
         self.kind = type(dataset).__name__
-        self._dataset = _Seeded(dataset, seed)
-        self._collate = collate_fn or torch.utils.data.default_collate
+        self._reader = _Reader(dataset, seed, collate_fn)
         self._torch_options = dict(torch_options, num_workers=num_workers,
-                                   collate_fn=collate_fn, worker_init_fn=worker_init_fn)
+                                   worker_init_fn=worker_init_fn)
         self._epoch, self._order = None, None
         self._ahead = None
 
@@ -129,7 +152,7 @@ class Loader:
             return None, 0
         if self._ahead is not None and self._ahead.next_place() == place:
             return self._ahead.fetch(), len(samples)
-        return self.collate(samples), len(samples)
+        return self._reader[place, samples], len(samples)
 
     def begin(self, step, own):
         """Prepare to read the micro-batches of a step, of the virtual workers `own` of this rank.
@@ -150,10 +173,10 @@ class Loader:
             last = min(first + self.micro_batch, self._length)
             yield [(0, i) for i in range(first, last)]
 
-    def collate(self, samples):
-        """Read and collate the samples with the given (epoch, index) pairs.  Leaves the global
+    def collate(self, samples, number):
+        """Read and collate what in_order() yielded as the micro-batch `number`.  Leaves the global
         generators in another state."""
-        return self._collate([self._dataset[s] for s in samples])
+        return self._reader[(number,), samples]
 
 
 class _Ahead:
@@ -167,8 +190,9 @@ class _Ahead:
         options["worker_init_fn"] = _WorkerInit(options["worker_init_fn"])
         multiprocessing.util.get_temp_dir()   # in this process, so that it removes the folder
         # a generator of its own, so that starting workers draws nothing from the global one
-        self._batches = iter(DataLoader(loader._dataset, batch_sampler=sampler,
-                                        generator=torch.Generator(), **options))
+        self._batches = iter(DataLoader(loader._reader, batch_size=None, sampler=sampler,
+                                        collate_fn=_as_read, generator=torch.Generator(),
+                                        **options))
 
     def _plan(self, loader, step):
         while True:
@@ -178,7 +202,7 @@ class _Ahead:
                     samples = loader.samples(place)
                     if samples:
                         self._places.append(place)
-                        yield samples
+                        yield place, samples
             step += 1
 
     def next_place(self):

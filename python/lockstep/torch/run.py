@@ -207,7 +207,8 @@ class Run:
         num_workers: torch's processes that read ahead, in each worker.
         torch_options: further options of ``torch.utils.data.DataLoader``.
 
-        Before each sample is read, torch, NumPy and `random` are seeded by (seed, epoch, index).
+        Before each sample is read, torch, NumPy and `random` are seeded by (seed, epoch, index),
+        and before `collate_fn` is called by the seed and the place of the micro-batch.
         An iterable data set is read in its order, completely by every worker, so `shuffle`,
         `num_workers` and `torch_options` do not apply to it.
         """
@@ -483,7 +484,7 @@ class Run:
         return Evaluation(loss / count if count else float("nan"), int(count), int(hits))
 
     def _evaluate_batch(self, loss_sum, data, number, samples):
-        batch = data.collate(samples)
+        batch = data.collate(samples, number)
         seeds.seed_all(seeds.key(self.seed, "evaluate", self._step, number))
         loss, count, hits = evaluate_loss(loss_sum, self._model.module, batch)
         return [loss.item(), count, hits]

@@ -1,8 +1,8 @@
 """Micro-batches of an iterable data set, which can only be read in order.
 
 Every worker reads the whole stream and keeps the samples of one global batch.  The random
-generators are seeded by (seed, epoch, number of the sample) before each sample.  An epoch is one
-pass over the data set.
+generators are seeded by (seed, epoch, number of the sample) before each sample, and by the place of
+a micro-batch before it is collated.  An epoch is one pass over the data set.
 """
 
 import itertools
@@ -10,7 +10,7 @@ import itertools
 import torch
 
 from lockstep.torch import seeds
-from lockstep.torch.data import cut
+from lockstep.torch.data import Collate, cut
 
 
 def is_stream(dataset):
@@ -28,7 +28,7 @@ class Stream:
         self.micro_batch, self.micro_count = cut(virtual_workers, global_batch, micro_batch)
         self.kind = type(dataset).__name__
         self._dataset, self._seed, self._drop_last = dataset, seed, drop_last
-        self._collate = collate_fn or torch.utils.data.default_collate
+        self._collate = Collate(collate_fn, seed)
         self._batches, self._next = None, 0   # of all epochs, from a step on
         self._held, self._samples = None, []  # the step whose global batch is held, and the batch
 
@@ -41,7 +41,9 @@ class Stream:
         """Return a collated micro-batch and its number of samples, (None, 0) if it has none."""
         first = (virtual_worker * self.micro_count + micro) * self.micro_batch
         samples = self._global_batch(step)[first:first + self.micro_batch]
-        return (self._collate(samples) if samples else None), len(samples)
+        if not samples:
+            return None, 0
+        return self._collate(samples, (step, virtual_worker, micro)), len(samples)
 
     def begin(self, step, own):
         """Prepare to read the micro-batches of a step.  Does nothing: they are read when the first
@@ -55,9 +57,9 @@ class Stream:
         """Yield the micro-batches of one pass, for evaluations."""
         return self._cut(self._epoch(0), self.micro_batch, keep_rest=True)
 
-    def collate(self, samples):
-        """Collate samples that in_order() yielded."""
-        return self._collate(samples)
+    def collate(self, samples, number):
+        """Collate what in_order() yielded as the micro-batch `number`."""
+        return self._collate(samples, (number,))
 
     def _global_batch(self, step):
         if step == self._held:
