@@ -18,8 +18,21 @@ PROGRAM = """
             super().__init__()
             self.first, self.last = torch.nn.Linear(8, 16), torch.nn.Linear(16, 3)
             self.frozen = torch.nn.Linear(8, 8).requires_grad_(False)
+            self.register_buffer("longest", torch.zeros(()))
+            self.words = torch.nn.Embedding(4, 8, max_norm=0.1 if FAULT == "max_norm" else None)
 
         def forward(self, x):
+            if FAULT == "max_norm":
+                x = x + self.words(torch.zeros(len(x), dtype=torch.int64))
+            if FAULT == "frozen":
+                with torch.no_grad():
+                    self.frozen.bias.add_(x.mean())
+            if FAULT == "buffer.data":
+                self.longest.data.mul_(0.9).add_(x.abs().max())
+            if FAULT == "frozen.data":
+                self.frozen.bias.data.add_(x.mean())
+            if FAULT == "trained.data":
+                self.words.weight.data.add_(x.mean())
             return self.last(F.relu(self.first(self.frozen(x))))
 
     class Criterion(torch.nn.Module):
@@ -53,6 +66,8 @@ PROGRAM = """
             model.last = torch.nn.Linear(16, 3)
         if step == 1 and FAULT == "remove":
             model.last = torch.nn.Identity()
+        if step == 1 and FAULT == "assign":
+            model.longest = torch.ones(())
         run.step(loss_sum, data, opt)
     run.print("weights", run.weights_hash())
 """
@@ -71,8 +86,9 @@ class Changes(unittest.TestCase):
                 self.assertIn(text, rank.err.splitlines()[-1])
 
     def test_none(self):
-        for rank in self.run_program(""):
-            self.assertEqual(rank.status, 0, rank.err)
+        for fault in ("", "assign"):   # a buffer may be replaced between steps
+            for rank in self.run_program(fault):
+                self.assertEqual(rank.status, 0, rank.err)
 
     def test_the_optimizer_has_a_parameter_that_the_model_lacks(self):
         for optimizer in ("lockstep", "torch"):
@@ -86,6 +102,19 @@ class Changes(unittest.TestCase):
                 ("replace", "'last.weight' is another one than before, as after its layer"),
                 ("remove", "'last.weight' is no longer in the model")):
             self.assert_refused(fault, text, "what is trained is fixed at the first step")
+
+    def test_parameters_that_turns_change(self):
+        for optimizer in ("lockstep", "torch"):
+            self.assert_refused("frozen", "the loss function changes parameter 'frozen.bias' "
+                                "(Linear) in place", OPTIMIZER=optimizer)
+            self.assert_refused("max_norm", "'words.weight' (Embedding) in place",
+                                OPTIMIZER=optimizer)
+
+    def test_changes_through_data_in_the_first_steps(self):
+        self.assert_refused("buffer.data", "forward changes buffer 'longest' of a Net")
+        self.assert_refused("frozen.data", "changes parameter 'frozen.bias' (Linear) in place")
+        self.assert_refused("trained.data", "changes parameter 'words.weight' (Embedding) in place",
+                            OPTIMIZER="torch")
 
 
 if __name__ == "__main__":

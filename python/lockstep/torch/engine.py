@@ -386,7 +386,9 @@ class Engine:
         data.begin(number, own)
         if self.observer is not None:
             self._recorder = trace.Recorder(self.model.module)
+        digests = self._digests(number)
         self._all_turns(number, data, loss_sum)
+        self.model.refuse_other_values(digests)
         try:
             result = self._finish()
         except Error as failure:
@@ -394,6 +396,14 @@ class Engine:
         if self.observer is not None:
             self.observer(number, self._recorder)
         return result
+
+    def _digests(self, number):
+        """Return digests of what the turns of an audited step must not change."""
+        if number >= self._settings["audit_steps"]:
+            return []
+        # the library itself sees changes of the memory that it updates
+        copies = not (self._on_host and self.optimizer.in_library) and not self._has_replicas()
+        return self.model.digests(self._settings["buffers"], trained=copies)
 
     def _all_turns(self, number, data, loss_sum):
         turn, replicas = _library.Turn(), self._has_replicas()
@@ -444,12 +454,9 @@ class Engine:
             self._begin_backward()
             self._end_backward()
             return
-        versions = model.buffer_versions() if self._settings["buffers"] == "check" else None
+        marks = model.marks(self._settings["buffers"])
         loss, count, hits = self._compute(number, virtual_worker, micro, batch, loss_sum)
-        if versions is not None:
-            self._refuse_changed_buffer(versions)
-        if self._sharded is not None:
-            self._sharded.refuse_changes()
+        model.refuse_marked(marks)
         self._add_running(samples)
         lk.parallel_report(self._handle, 0, loss.item(), samples, count, hits)
 
@@ -489,14 +496,6 @@ class Engine:
             return
         for p, name in reversed(list(zip(self.model.params, self.model.names))):
             self._recorder.add("gradient", name, p.grad)
-
-    def _refuse_changed_buffer(self, versions):
-        name = self.model.changed_buffer(versions)
-        if name is not None:
-            raise ValueError(
-                f"forward changes buffer '{name}' of a {self.model.owner(name)}: its value would "
-                "depend on which worker computes what.  Compute it outside of the loss function, "
-                'or give init(buffers="ignore") if it does not affect the result')
 
     def _add_running(self, samples):
         for i, (_, buffer, _) in enumerate(self._states):

@@ -121,7 +121,6 @@ class Gathered:
         self._backward = False
         self._waiting = set(range(len(self._model.params)))   # gradients that are not complete
         self._kept_tensors = [0] * len(self._model.params)    # by autograd
-        self._versions = [p._version for p in self._model.params]
 
     def begin_turn(self):
         """Forget the turn before."""
@@ -218,13 +217,6 @@ class Gathered:
         """Release a parameter whose gradient was taken, unless autograd needs it."""
         self._waiting.discard(param)
         self._release_complete(param)
-
-    def refuse_changes(self):
-        """Raise ``RuntimeError`` if the turn changed a parameter, which would be lost."""
-        for name, p, version in zip(self._model.names, self._model.params, self._versions):
-            if p._version != version:
-                raise RuntimeError(f"the loss function changes parameter '{name}' in place (as "
-                                   "Embedding(max_norm=...) does); parameters change only in steps")
 
     def late(self, param):
         """Return the error for a gradient that is complete after it was taken."""

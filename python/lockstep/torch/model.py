@@ -30,6 +30,18 @@ def _is_trained(parameter):
     return parameter.requires_grad and parameter.numel() > 0
 
 
+class _Place:
+    """Where a module has a parameter or a buffer, which the program may replace between steps."""
+
+    def __init__(self, kind, name, tensors):
+        self.kind, self.name = kind, name
+        self._tensors, self._key = tensors, name.rpartition(".")[2]
+
+    def tensor(self):
+        """Return what is there now, None if there is nothing."""
+        return self._tensors[self._key] if self._key in self._tensors else None
+
+
 class Norm:
     """A normalisation layer with running statistics (BatchNorm, or InstanceNorm with them).
 
@@ -131,8 +143,10 @@ class Model:
         counted |= {id(n.module.num_batches_tracked) for n in self.norms}
         self.modules = dict(module.named_modules())
         self.fixed = {name: b for name, b in module.named_buffers() if id(b) not in counted}
-        self._watched = [(name, self._parent(name)._buffers, name.rpartition(".")[2], b)
-                         for name, b in self.fixed.items()]
+        self._watched = [_Place("parameter", name, self._parent(name)._parameters)
+                         for name, _ in module.named_parameters()]
+        self._parameters = len(self._watched)
+        self._watched += [_Place("buffer", n, self._parent(n)._buffers) for n in self.fixed]
 
     def refuse_changes(self):
         """Raise ``RuntimeError`` if other parameters require gradients than at the first step."""
@@ -186,18 +200,47 @@ class Model:
         if len(name.encode()) >= NAME_MAX:
             raise ValueError(f"the name of parameter '{name}' has more than {NAME_MAX - 1} bytes")
 
-    # ---- Buffers ---------------------------------------------------------------------------
+    # ---- What turns must not change ----------------------------------------------------------
 
-    def buffer_versions(self):
-        """Return a mark of each buffer that must not change in a turn."""
-        return [b._version for b in self.fixed.values()]
+    def marks(self, buffers):
+        """Return marks, for ``refuse_marked()``, of the parameters, and of the buffers if `buffers`
+        is "check"."""
+        return [(place, tensor, tensor is not None and tensor._version)
+                for place in self._watch(buffers) for tensor in [place.tensor()]]
 
-    def changed_buffer(self, versions):
-        """Return the name of a buffer that a turn changed or replaced, or None."""
-        for (name, buffers, key, b), version in zip(self._watched, versions):
-            if b._version != version or buffers.get(key) is not b:
-                return name
-        return None
+    def refuse_marked(self, marks):
+        """Raise ``ValueError`` if a parameter or a buffer was changed or replaced since it was
+        marked."""
+        for place, tensor, version in marks:
+            if tensor is not place.tensor() or (tensor is not None
+                                                and tensor._version != version):
+                raise self._changed(place)
+
+    def digests(self, buffers, trained):
+        """Return what ``refuse_other_values()`` compares: digests of what ``marks()`` marks, of the
+        parameters that are trained only if `trained`.  In contrast to marks they show changes
+        through ``.data``, but take a second for a gigabyte."""
+        return [(place, trace.digest(place.tensor())) for place in self._watch(buffers)
+                if trained or id(place.tensor()) not in self._known]
+
+    def refuse_other_values(self, digests):
+        """Raise ``ValueError`` if a parameter or a buffer has another value than in `digests`."""
+        for place, digest in digests:
+            if trace.digest(place.tensor()) != digest:
+                raise self._changed(place)
+
+    def _watch(self, buffers):
+        return self._watched if buffers == "check" else self._watched[:self._parameters]
+
+    def _changed(self, place):
+        if place.kind == "parameter":
+            return ValueError(
+                f"the loss function changes parameter '{place.name}' ({self.owner(place.name)}) in "
+                "place (as Embedding(max_norm=...) does); parameters change only in steps")
+        return ValueError(
+            f"forward changes buffer '{place.name}' of a {self.owner(place.name)}: its value would "
+            "depend on which worker computes what.  Compute it outside of the loss function, or "
+            'give init(buffers="ignore") if it does not affect the result')
 
     def _parent(self, name):
         return self.modules[name.rpartition(".")[0]]
