@@ -22,6 +22,8 @@ PROGRAM = """
             self.words = torch.nn.Embedding(4, 8, max_norm=0.1 if FAULT == "max_norm" else None)
 
         def forward(self, x):
+            if FAULT == "evaluation" and not self.training:
+                self.longest.copy_(torch.maximum(self.longest, x.abs().max()))
             if FAULT == "max_norm":
                 x = x + self.words(torch.zeros(len(x), dtype=torch.int64))
             if FAULT == "frozen":
@@ -57,6 +59,8 @@ PROGRAM = """
     make = torch.optim.SGD if os.environ.get("OPTIMIZER") == "torch" else lk.SGD
     opt = make(params, lr=0.1)
     data = run.loader(points, global_batch=12)
+    if os.environ.get("BEFORE"):
+        run.evaluate(loss_sum, data)
     for step in run.steps(3):
         if step == 1 and FAULT == "freeze":
             model.first.requires_grad_(False)
@@ -69,6 +73,7 @@ PROGRAM = """
         if step == 1 and FAULT == "assign":
             model.longest = torch.ones(())
         run.step(loss_sum, data, opt)
+        run.evaluate(loss_sum, data)
     run.print("weights", run.weights_hash())
 """
 
@@ -102,6 +107,11 @@ class Changes(unittest.TestCase):
                 ("replace", "'last.weight' is another one than before, as after its layer"),
                 ("remove", "'last.weight' is no longer in the model")):
             self.assert_refused(fault, text, "what is trained is fixed at the first step")
+
+    def test_buffers_that_evaluations_change(self):
+        for before in ("", "1"):
+            self.assert_refused("evaluation", "forward changes buffer 'longest' of a Net",
+                                BEFORE=before)
 
     def test_parameters_that_turns_change(self):
         for optimizer in ("lockstep", "torch"):

@@ -486,7 +486,9 @@ class Run:
     def _evaluate_batch(self, loss_sum, data, number, samples):
         batch = data.collate(samples, number)
         seeds.seed_all(seeds.key(self.seed, "evaluate", self._step, number))
+        marks = self._model.marks(self._settings["buffers"])
         loss, count, hits = evaluate_loss(loss_sum, self._model.module, batch)
+        self._model.refuse_marked(marks)
         return [loss.item(), count, hits]
 
     # ---- Checkpoints -----------------------------------------------------------------------
