@@ -117,6 +117,30 @@ class Data(unittest.TestCase):
             self.assertEqual(passes[0][::2], passes[1])
             self.assertEqual(len(set(map(str, passes[0]))), len(passes[0]))
 
+    def test_data_are_read_with_one_thread_as_in_data_workers(self):
+        def threads(samples):
+            return torch.tensor([*samples, torch.get_num_threads()])
+
+        class Threads(Numbers):
+            def __getitem__(self, i):
+                return torch.get_num_threads()
+
+        class ThreadsFlow(Flow):
+            def __iter__(self):
+                return (torch.get_num_threads() for _ in range(64))
+
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            for data in (Loader(Threads(64), 1, V, BATCH, MICRO, collate_fn=threads),
+                         Stream(ThreadsFlow(64), 1, V, BATCH, MICRO, collate_fn=threads)):
+                self.assertEqual(data.fetch_counted(0, 0, 0)[0].tolist(), [1, 1, 1])
+                samples = next(data.in_order())
+                self.assertEqual(data.collate(samples, 0).tolist(), [1, 1, 1])
+                self.assertEqual(torch.get_num_threads(), 2)
+        finally:
+            torch.set_num_threads(before)
+
     def test_data_workers_collate_the_same(self):
         data, alone = loader(num_workers=1, collate_fn=draw), loader(collate_fn=draw)
         data.begin(0, [1, 3])

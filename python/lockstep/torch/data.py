@@ -8,6 +8,7 @@ do not depend on the number of workers, or of torch's data worker processes.
 """
 
 import collections
+import contextlib
 import ctypes
 import multiprocessing
 import multiprocessing.util
@@ -24,8 +25,22 @@ class Place(collections.namedtuple("Place", "step virtual_worker micro")):
     """The place of a micro-batch in a run."""
 
 
+@contextlib.contextmanager
+def one_thread():
+    """A block in which torch has one thread, as it has in data workers, whose bits would differ
+    otherwise."""
+    threads = torch.get_num_threads()
+    if threads > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if threads > 1:
+            torch.set_num_threads(threads)
+
+
 class Collate:
-    """A `collate_fn` that is called with seeded generators."""
+    """A `collate_fn` that is called with seeded generators and one thread."""
 
     def __init__(self, collate_fn, seed):
         self._collate = collate_fn or torch.utils.data.default_collate
@@ -35,12 +50,14 @@ class Collate:
     def __call__(self, samples, place):
         if self._may_draw:
             seeds.seed_all(seeds.key(self._seed, "collate", *place))
-        return self._collate(samples)
+        with one_thread():
+            return self._collate(samples)
 
 
 class _Reader(torch.utils.data.Dataset):
-    """Reads and collates micro-batches with seeded generators.  A key is a tuple of numbers, the
-    place of the micro-batch, and the (epoch, index) pairs of its samples."""
+    """Reads and collates micro-batches, with seeded generators and one thread.  A key
+    is a tuple of numbers, the place of the micro-batch, and the (epoch, index) pairs of its
+    samples."""
 
     def __init__(self, dataset, seed, collate_fn):
         self._dataset = dataset
@@ -50,7 +67,9 @@ class _Reader(torch.utils.data.Dataset):
 
     def __getitem__(self, at):
         place, samples = at
-        return self._collate([self._read(*sample) for sample in samples], place)
+        with one_thread():
+            read = [self._read(*sample) for sample in samples]
+        return self._collate(read, place)
 
     def _read(self, epoch, index):
         if self._may_draw:

@@ -69,7 +69,7 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
     strategy: "ddp", "zero1", "zero2", "zero3", "hybrid", or "single" (the plain reference, one
         worker).  With "zero3" on several hosts no host keeps all parameters: see ``gathered()``.
     threads: torch's threads in each worker.  They are part of the configuration, because the bits
-        of some operators depend on them.
+        of some operators depend on them.  Samples are read and collated with one.
     deterministic: makes torch refuse operators that are not deterministic.
     audit_steps: in this many first steps every virtual worker is computed twice.  A difference
         ends the run with the name of the tensor.  Not where hosts shard the parameters.

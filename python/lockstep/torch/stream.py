@@ -10,7 +10,7 @@ import itertools
 import torch
 
 from lockstep.torch import seeds
-from lockstep.torch.data import Collate, cut
+from lockstep.torch.data import Collate, cut, one_thread
 
 
 def is_stream(dataset):
@@ -86,11 +86,13 @@ class Stream:
         """Yield the samples of an epoch, each read with seeded generators.  Leaves the global
         generators in another state."""
         seeds.seed_all(seeds.key(self._seed, "epoch", epoch))
-        samples = iter(self._dataset)
+        with one_thread():
+            samples = iter(self._dataset)
         for number in itertools.count():
             seeds.seed_all(seeds.key(self._seed, "sample", epoch, number))
             try:
-                sample = next(samples)
+                with one_thread():
+                    sample = next(samples)
             except StopIteration:
                 return
             yield sample
