@@ -3,7 +3,10 @@
 import tempfile
 import unittest
 
+import torch
+
 from support import launch
+from lockstep.torch.model import Model
 
 PROGRAM = """
     import torch, torch.nn.functional as F
@@ -88,6 +91,12 @@ class Norms(unittest.TestCase):
             self.assertEqual(ended.value("unused"), "True")
             self.assertEqual(ended.value("reset"), "2")
         self.assertEqual(alone.value("weights"), three.value("weights"))
+
+    def test_other_types_are_refused(self):
+        for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float64, "float64")):
+            norm = torch.nn.BatchNorm1d(4).to(dtype).requires_grad_(False)
+            with self.assertRaisesRegex(TypeError, f"statistics of '1' are {name}; .*float32"):
+                Model(torch.nn.Sequential(torch.nn.Linear(2, 4), norm))
 
 
 if __name__ == "__main__":

@@ -55,6 +55,10 @@ class Norm:
         if module.momentum is None:
             raise ValueError(f"'{name}' has momentum=None, a cumulative average over all "
                              "micro-batches in order: give it a momentum, such as 0.1")
+        if module.running_mean.dtype != torch.float32:
+            kind = str(module.running_mean.dtype).removeprefix("torch.")
+            raise TypeError(f"the running statistics of '{name}' are {kind}; lockstep.torch keeps "
+                            "float32 ones: call float() of this layer")
         self.name, self.module, self.momentum = name, module, module.momentum
         self.buffers = [module.running_mean, module.running_var]
         self.names = [f"{name}.running_mean", f"{name}.running_var"]
