@@ -1,5 +1,6 @@
 """Which samples a virtual worker gets, in which order, and with which random numbers."""
 
+import inspect
 import random
 import unittest
 
@@ -159,6 +160,16 @@ class Data(unittest.TestCase):
             loader(10)
         with self.assertRaisesRegex(ValueError, "fewer samples than global_batch 16"):
             stream(10).fetch_counted(0, 0, 0)
+
+    def test_other_options_are_refused(self):
+        for workers in (0, 1):
+            for name in ("sampler", "batch_sampler", "batch_size", "generator", "in_order"):
+                if name in inspect.signature(torch.utils.data.DataLoader).parameters:
+                    with self.assertRaisesRegex(TypeError, f"leave out {name}: run.loader"):
+                        loader(num_workers=workers, **{name: 1})
+            with self.assertRaisesRegex(TypeError, "no option shufle"):
+                loader(num_workers=workers, shufle=False)
+            loader(num_workers=workers, pin_memory=True, prefetch_factor=3)
 
     def test_streams_are_recognised(self):
         self.assertTrue(is_stream(Flow(3)))

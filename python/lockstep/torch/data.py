@@ -10,6 +10,7 @@ do not depend on the number of workers, or of torch's data worker processes.
 import collections
 import contextlib
 import ctypes
+import inspect
 import multiprocessing
 import multiprocessing.util
 import os
@@ -96,6 +97,23 @@ class _WorkerInit:
             self._users_own(worker)
 
 
+# The options of torch's DataLoader that decide nothing about samples.
+_OPTIONS = ("pin_memory", "pin_memory_device", "timeout", "multiprocessing_context",
+            "prefetch_factor", "persistent_workers")
+
+
+def _refuse_options(names):
+    """Raise ``TypeError`` for options that ``Run.loader()`` has not."""
+    for name in names:
+        if name in inspect.signature(DataLoader).parameters and name not in _OPTIONS:
+            raise TypeError(f"leave out {name}: run.loader() decides which samples a micro-batch "
+                            "has, by global_batch, micro_batch, shuffle and the seed of the run; "
+                            "for another choice, make a data set that has these samples")
+        if name not in _OPTIONS:
+            raise TypeError(f"run.loader() has no option {name}; of torch's DataLoader it takes "
+                            + ", ".join(_OPTIONS))
+
+
 _PR_SET_PDEATHSIG = 1
 _DEATH_S = 0.2   # from a broken connection to the end of a process
 
@@ -120,6 +138,7 @@ class Loader:
     def __init__(self, dataset, seed, virtual_workers, global_batch, micro_batch=None, *,
                  shuffle=True, drop_last=True, num_workers=0, collate_fn=None, worker_init_fn=None,
                  **torch_options):
+        _refuse_options(torch_options)
         self.global_batch = global_batch
         self.micro_batch, self.micro_count = cut(virtual_workers, global_batch, micro_batch)
         self.virtual_workers = virtual_workers

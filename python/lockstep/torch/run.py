@@ -205,7 +205,8 @@ class Run:
         shuffle: a new order in each epoch, drawn by the run's seed.
         drop_last: leaves out the samples that do not fill the last global batch of an epoch.
         num_workers: torch's processes that read ahead, in each worker.
-        torch_options: further options of ``torch.utils.data.DataLoader``.
+        torch_options: of those of ``torch.utils.data.DataLoader`` pin_memory, pin_memory_device,
+            timeout, prefetch_factor, persistent_workers and multiprocessing_context.
 
         Before each sample is read, torch, NumPy and `random` are seeded by (seed, epoch, index),
         and before `collate_fn` is called by the seed and the place of the micro-batch.
@@ -652,4 +653,4 @@ class Run:
 def _refuse_torch_loader(data):
     if isinstance(data, torch.utils.data.DataLoader):
         raise TypeError("data is a torch DataLoader: give its data set to run.loader(), which "
-                        "takes the options of DataLoader, too")
+                        "takes collate_fn, num_workers and the like, too")
