@@ -106,6 +106,50 @@ PROGRAM = """
         raise ValueError("bad end")
 """
 
+# Rank 2 dies when rank 0 has finished the third step.  On rank 1 the end of the step then fails, as
+# if rank 2 had died in it.
+SURVIVORS = """
+    import os, pathlib, signal, time
+    import torch, torch.nn.functional as F
+    import lockstep.torch as lk
+    from lockstep.torch import engine
+
+    def loss_sum(model, batch):
+        x, y = batch
+        return F.cross_entropy(model(x), y, reduction="sum"), y.numel()
+
+    def wait_for(condition):
+        while not condition():
+            time.sleep(0.01)
+
+    finish, finished = engine.Engine._finish, 0
+
+    def finish_and_die(self):
+        global finished
+        result = finish(self)
+        finished += 1
+        if finished == 3 and os.environ["RANK"] == "2":
+            wait_for(pathlib.Path("finished").exists)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if finished == 3 and os.environ["RANK"] == "1":
+            wait_for(self.group.has_lost)
+            raise lk.Error("EPEER", "rank 2 was lost in the step")
+        return result
+
+    if "DIES" in os.environ:
+        engine.Engine._finish = finish_and_die
+    run = lk.init(seed=1, virtual_workers=6, audit_steps=0)
+    model = run.prepare(torch.nn.Linear(8, 2))
+    opt = lk.AdamW(model.parameters(), lr=1e-2)
+    x = torch.randn(48, 8)
+    data = run.loader(torch.utils.data.TensorDataset(x, (x[:, 0] > 0).long()), global_batch=12)
+    for step in run.steps(6):
+        run.step(loss_sum, data, opt)
+        if step == 2 and run.rank == 0:
+            pathlib.Path("finished").touch()
+    run.print("weights", run.size, run.weights_hash())
+"""
+
 
 def await_files(folder, *names):
     ends = time.monotonic() + TIMEOUT_S / 2
@@ -198,6 +242,15 @@ class Failures(unittest.TestCase):
     def test_a_forked_child_has_no_part(self):
         ranks = self.run_program("fork")
         self.assertEqual([r.status for r in ranks], [0, 0])
+
+    def test_a_survivor_had_finished_the_step(self):
+        """It goes on with one that had not."""
+        with tempfile.TemporaryDirectory() as folder:
+            ended = [launch(SURVIVORS, n, "--on-failure", "continue", folder=folder, env=env)
+                     for n, env in ((3, {"DIES": 1}), (2, {}))]
+        for end in ended:
+            self.assertEqual(end.status, 0, end.err)
+        self.assertEqual(*(end.value("weights") for end in ended))
 
     # ---- All ranks fail ----------------------------------------------------------------------
 

@@ -146,6 +146,7 @@ class Run:
         self._given_optimizer = self._optimizer = None
         self._micro_limit = 1       # of the loaders that were made
         self._step = 0              # completed steps
+        self._completed = None      # the result of a step that was complete when a worker was lost
         self._restored = None       # a checkpoint whose optimizer the engine has not yet loaded
         self._data = None           # the description of the loader of the last step
         self._check_data = None     # compares that of the next step
