@@ -24,17 +24,18 @@ PROGRAM = """
         out = model(x)
         return F.cross_entropy(out, y, reduction="sum"), len(y), int((out.argmax(1) == y).sum())
 
-    run = lk.init(virtual_workers=2, log="log.jsonl", tensorboard=os.environ.get("BOARD"))
+    run = lk.init(int(os.environ.get("SEED", 0)), virtual_workers=2,
+                  log="log.jsonl", tensorboard=os.environ.get("BOARD"))
     model = run.prepare(torch.nn.Linear(4, 2))
     opt = lk.SGD(model.parameters(), lr=0.5)
     x = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
     points = torch.utils.data.TensorDataset(x, (x[:, 0] > 0).long())
     data = run.loader(points, global_batch=8)
-    run.resume("saved", model, opt)
+    run.resume(os.environ.get("SAVED", "saved"), model, opt)
     for step in run.steps(int(os.environ.get("STEPS", 4))):
         run.log(run.step(loss_sum, data, opt), lr=0.5, note="text")
         if step == 1:
-            run.save("saved")
+            run.save(os.environ.get("SAVED", "saved"))
     run.log(run.evaluate(loss_sum, points), more=float("nan"))
     if os.environ.get("HASH"):
         run.weights_hash()
@@ -93,6 +94,17 @@ class Logs(unittest.TestCase):
             self.assertEqual(ended.status, 0, ended.err)
             self.assertIn("begins the log 'log.jsonl' again", ended.out)
             self.assertEqual(len(self.read(folder)), 7)
+
+    def test_a_resumed_run_cuts_its_own_log_only(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.run_program(folder, SEED=2, SAVED="other", STEPS=2)
+            pathlib.Path(folder, "log.jsonl").unlink()
+            self.run_program(folder)
+            lines = self.read(folder)
+            ended = launch(PROGRAM, 2, folder=folder, env={"SEED": 2, "SAVED": "other"})
+            self.assertEqual(ended.status, 1, ended.err)
+            self.assertIn("the log 'log.jsonl' is that of another run, with step 4", ended.err)
+            self.assertEqual(self.read(folder), lines)
 
     @unittest.skipUnless(importlib.util.find_spec("tensorboard"), "no tensorboard")
     def test_tensorboard(self):

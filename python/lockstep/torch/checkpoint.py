@@ -186,6 +186,12 @@ class Contents:
         self.exactness_id = environment.exactness_id(self.machine)
 
 
+def fixed(config):
+    """Return the parts of a ``Contents.config`` that do not change between steps."""
+    return dict(config, groups=[g["params"] for g in config["groups"]],
+                schedulers=[s["class"] for s in config["schedulers"]])
+
+
 def restore_settings(config, optimizer, schedulers):
     """Set the options of parameter groups, and the states of schedulers, to those of a
     ``Contents.config``."""

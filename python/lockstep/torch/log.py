@@ -13,6 +13,8 @@ import time
 
 from lockstep import __version__
 from lockstep._library import Error
+from lockstep.torch import checkpoint
+from lockstep.torch.compress import settle
 from lockstep.torch.results import Evaluation
 
 
@@ -39,15 +41,15 @@ class Log:
         """Begin the lines after a number of completed steps.  Lines of later steps are removed.
         Return a note for the user, or None.
 
-        head: the fields of the first line.  Raise ``lockstep.Error`` if a run that begins would
-        replace the log of another run, or of one that has ended.
+        head: the fields of the first line.  Raise ``lockstep.Error`` if the log is that of another
+        run, or if a run that begins would replace the log of one that has ended.
         """
         note = None
         try:
             old = _read(self._path)
             kept = _prefix(old, step) if step else b""
-            if step == 0 and old:
-                note = self._check_old(old, head)
+            if old:
+                note = self._check_old(old, step, json.loads(json.dumps(head)))
             self._file = open(self._path, "ab")
             if os.path.isfile(self._path):
                 self._file.truncate(len(kept))
@@ -56,18 +58,23 @@ class Log:
         self.add_line({"step": step, "lockstep": __version__, **head})
         return note
 
-    def _check_old(self, old, head):
+    def _check_old(self, old, step, head):
+        """Return a note on what becomes of an old log, or None.  Raise ``lockstep.Error`` if it
+        would lose what it must keep."""
         first, last = _line(old.split(b"\n", 1)[0]), _line(old.rstrip(b"\n").rsplit(b"\n", 1)[-1])
-        same = all(first.get(key) == json.loads(json.dumps(head[key]))
-                   for key in ("config", "seed", "exactness_id"))
+        if step and _is_continued(first, head):
+            return None
+        same = not step and all(first.get(key) == head[key]
+                                for key in ("config", "seed", "exactness_id"))
         if same and "weights" not in last:
             return (f"begins the log '{self._path}' again, which had step {last.get('step', 0)} of "
                     "the same run")
         what = "this run, which has ended" if same else "another run"
+        advice = ("or move this one away" if step else
+                  "move this one away, or continue the run from a checkpoint by run.resume()")
         raise Error("EINVAL", (
             f"the log '{self._path}' is that of {what}, with step {last.get('step', '?')}, "
-            "and would be lost: give init(log=...) another file, move this one away, or continue "
-            "the run from a checkpoint by run.resume()"))
+            f"and would be lost: give init(log=...) another file, {advice}"))
 
     def add(self, step, result, more):
         """Add the fields of a result, and `more`, after a number of completed steps."""
@@ -120,6 +127,20 @@ def _line(text):
     except ValueError:
         return {}
     return line if isinstance(line, dict) else {}
+
+
+def _is_continued(first, head):
+    """Return true if the log with this first line is that of a run that goes on from a checkpoint.
+    Rates, the states of schedulers and the machine may have changed since."""
+    configs = first.get("config"), head["config"]
+    if first.get("seed") != head["seed"] or not isinstance(configs[0], dict) or (
+            configs[0].get("program") != configs[1]["program"]):
+        return False
+    fixed = [dict(checkpoint.fixed(c), machine=None, settings=settle(c["settings"], c["optimizer"]))
+             for c in configs]
+    if None in (fixed[0]["data"], fixed[1]["data"]):   # before the first step
+        fixed[0]["data"] = fixed[1]["data"] = None
+    return fixed[0] == fixed[1]
 
 
 def _prefix(old, step):

@@ -226,7 +226,7 @@ class Membership:
             mine["config"]["data"] = about["config"]["data"]
         for name in ("device", "settings", "parameters", "tensors"):
             self._refuse(name, about[name], mine[name])
-        self._refuse("", *(_fixed(d["config"]) for d in (about, mine)))
+        self._refuse("", *(checkpoint.fixed(d["config"]) for d in (about, mine)))
         steps = run._optimizer if run._optimizer.in_library else run._optimizer.torch
         wrapped = any(hasattr(steps.step, n) for n in ("_wrapped_by_lr_sched", "_with_counter"))
         if wrapped and not run._schedulers:
@@ -262,12 +262,6 @@ class Membership:
                          0)
             pairs.append((tensor, value))
         return pairs
-
-
-def _fixed(config):
-    """Return the parts of ``Contents.config`` that do not change between steps."""
-    return dict(config, groups=[g["params"] for g in config["groups"]],
-                schedulers=[s["class"] for s in config["schedulers"]])
 
 
 def _describe_states(run):
