@@ -12,7 +12,7 @@ import unittest
 from support import BUILD, environment, launch
 
 PROGRAM = """
-    import os, sys
+    import os, pathlib, signal, sys, time
     import torch, torch.nn.functional as F
     import lockstep.torch as lk
 
@@ -39,6 +39,10 @@ PROGRAM = """
     run.log(run.evaluate(loss_sum, points), more=float("nan"))
     if os.environ.get("HASH"):
         run.weights_hash()
+    if os.environ.get("DIES") and run.rank == 1:
+        while '"val_loss"' not in pathlib.Path("log.jsonl").read_text():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -105,6 +109,13 @@ class Logs(unittest.TestCase):
             self.assertEqual(ended.status, 1, ended.err)
             self.assertIn("the log 'log.jsonl' is that of another run, with step 4", ended.err)
             self.assertEqual(self.read(folder), lines)
+
+    def test_a_run_whose_end_fails_has_not_ended(self):
+        """A worker is lost while the others wait for it at the end of the program."""
+        with tempfile.TemporaryDirectory() as folder:
+            ended = launch(PROGRAM, 2, folder=folder, env={"DIES": 1})
+            self.assertNotEqual(ended.status, 0)
+            self.assertNotIn("weights", self.read(folder)[-1])
 
     @unittest.skipUnless(importlib.util.find_spec("tensorboard"), "no tensorboard")
     def test_tensorboard(self):

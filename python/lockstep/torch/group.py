@@ -274,6 +274,7 @@ class Group:
             elif not self.failed:   # no rank leaves while others read its memory
                 self.meet("the end of the program")
         except Error as error:   # others fail, or wait for something else than the end
+            self.failed = True
             print(f"lockstep: rank {self.rank}, at its end: {error}", file=sys.stderr)
         for close in reversed(self._closing):
             close()
