@@ -173,6 +173,53 @@ SHORT = """
         run.print("weights." + ("own" if own else "ours"), run.weights_hash())
 """
 
+# Optimizers of the user's: without a learning rate, or with one that they choose by themselves, and
+# with a state that is a number.
+OWN = """
+    import functools, os
+    import torch, torch.nn.functional as F
+    import lockstep.torch as lk
+    from lockstep.torch import run as run_module
+
+    run_module.Group = functools.lru_cache(None)(run_module.Group)   # one for all runs
+
+    class Own(torch.optim.Optimizer):
+        def __init__(self, params, **defaults):
+            super().__init__(params, defaults)
+
+        @torch.no_grad()
+        def step(self):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    state = self.state[p]
+                    state["steps"] = state.get("steps", 0) + 1
+                    p.sub_(p.grad * group.get("rate", 0.1) / state["steps"])
+
+    def loss_sum(model, batch):
+        x, y = batch
+        return F.cross_entropy(model(x), y, reduction="sum"), y.numel()
+
+    for number, options in enumerate([{"rate": 0.2}, {"lr": None, "weight_decay": None}]):
+        for name, until, saved in (("whole", 6, None), ("half", 3, str(number)),
+                                   ("resumed", 6, str(number))):
+            run_module._current = None
+            run = lk.init(seed=1, virtual_workers=4)
+            model = run.prepare(torch.nn.Linear(8, 3))
+            opt = Own(model.parameters(), **options)
+            points = torch.utils.data.TensorDataset(torch.randn(32, 8), torch.arange(32) % 3)
+            data = run.loader(points, global_batch=8)
+            run.resume(saved, model, lk.FromTorch(opt, clip_norm=1.0))
+            for step in run.steps(until):
+                run.step(loss_sum, data, lk.FromTorch(opt, clip_norm=1.0))
+            if saved is not None:
+                run.save(saved)
+            run.print(f"{name}.{number}", run.weights_hash())
+    try:
+        run.step(loss_sum, data, lk.FromTorch(opt))
+    except RuntimeError as error:
+        run.print("other", error)
+"""
+
 
 class Optimizers(unittest.TestCase):
     def run_program(self, workers, **env):
@@ -194,6 +241,18 @@ class Optimizers(unittest.TestCase):
             self.run_program(1, OPTIMIZERS="adagrad", SAVED=saved, UNTIL=5)
             rest = self.run_program(3, OPTIMIZERS="adagrad", SAVED=saved)
         self.assertEqual(rest.value("weights.adagrad"), whole.value("weights.adagrad"))
+
+    def test_optimizers_of_the_user(self):
+        ended = []
+        for workers in 1, 2:
+            with tempfile.TemporaryDirectory() as folder:
+                ended.append(launch(OWN, workers, folder=folder))
+            self.assertEqual(ended[-1].status, 0, ended[-1].err)
+        for number in "01":
+            hashes = {e.value(f"{name}.{number}") for e in ended for name in ("whole", "resumed")}
+            self.assertEqual(len(hashes), 1)
+            self.assertNotIn(ended[0].value(f"half.{number}"), hashes)
+        self.assertEqual(ended[0].value("other"), "a run has one optimizer")
 
     def test_gradients_from_before_a_step_do_not_count(self):
         hashes = set()

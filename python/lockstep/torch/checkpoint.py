@@ -31,6 +31,9 @@ _KINDS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", to
 _CODES = {dtype: layout.constants["LK_" + kind] for dtype, kind in _KINDS.items()}
 _DTYPES = {_CODES[dtype]: dtype for dtype in _KINDS if dtype is not torch.bool}
 
+# The part of a configuration with those states of an optimizer of torch that are no tensors.
+_NUMBERS = "numbers"
+
 # What init() is given and does not change the bits of a run.
 _FREE = ("seed", "strategy", "audit_steps", "buffers", "shard_hosts")
 # What a run must have as its checkpoint has it.  The rest of an environment makes the exactness id.
@@ -103,9 +106,11 @@ def _torch_items(engine):
     items = []
     for name, p in zip(engine.model.names, engine.model.params):
         for key, value in engine.optimizer.torch.state.get(p, {}).items():
-            if not isinstance(value, torch.Tensor) or value.dtype not in _CODES:
-                raise TypeError(f"the optimizer's state '{key}' of '{name}' is no tensor that a "
-                                "checkpoint can hold")
+            if not isinstance(value, torch.Tensor):   # Contents has it
+                continue
+            if value.dtype not in _CODES:
+                raise TypeError(f"the optimizer's state '{key}' of '{name}' is of {value.dtype}, "
+                                "which a checkpoint cannot hold")
             value = value.cpu().contiguous()
             items.append(_Item(f"{name}.{key}", value, lambda value=value: value,
                                value.data_ptr()))
@@ -183,13 +188,16 @@ class Contents:
             "optimizer": plain.to_json(optimizer.describe(), "optimizer"),
             "groups": plain.to_json(groups, "param_groups"),
             "schedulers": schedulers_to_json(schedulers)}
+        numbers = {} if optimizer.in_library else optimizer.numbers(names)
+        if numbers:
+            self.config[_NUMBERS] = plain.to_json(numbers, "optimizer.state")
         self.exactness_id = environment.exactness_id(self.machine)
 
 
 def fixed(config):
     """Return the parts of a ``Contents.config`` that do not change between steps."""
     return dict(config, groups=[g["params"] for g in config["groups"]],
-                schedulers=[s["class"] for s in config["schedulers"]])
+                schedulers=[s["class"] for s in config["schedulers"]], **{_NUMBERS: None})
 
 
 def restore_settings(config, optimizer, schedulers):
@@ -436,9 +444,11 @@ class Stored:
 
     def _restore_torch(self, engine):
         params = dict(zip(engine.model.names, engine.model.params))
-        for name in self._tensors[OPTIMIZER]:
+        values = {name: self._read(OPTIMIZER, name) for name in self._tensors[OPTIMIZER]}
+        values.update(plain.from_json(self.config.get(_NUMBERS, {})))
+        for name, value in values.items():
             owner, _, key = name.rpartition(".")
-            engine.optimizer.torch.state[params[owner]][key] = self._read(OPTIMIZER, name)
+            engine.optimizer.torch.state[params[owner]][key] = value
 
     def _read(self, file, name):
         """Return a tensor that rank 0 reads and sends.  Collective."""

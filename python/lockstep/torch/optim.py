@@ -343,9 +343,27 @@ class FromTorch:
         """Update the parameters from the mean gradients in ``.grad``."""
         self.torch.step()
 
+    def is_same(self, other):
+        """Return true for another ``FromTorch`` of this optimizer and with these options."""
+        return (isinstance(other, FromTorch) and self.torch is other.torch
+                and self.describe() == other.describe())
+
+    def numbers(self, names):
+        """Return {"NAME.step": value} of the states that are no tensors.  `names` are those of
+        parameters, by id."""
+        return {f"{names[id(p)]}.{key}": value for p, state in self.torch.state.items()
+                if id(p) in names for key, value in state.items()
+                if not isinstance(value, torch.Tensor)}
+
+
+def rate(group):
+    """Return the learning rate of a parameter group.  It is None if the optimizer has none, or
+    chooses it by itself, as Adafactor does."""
+    return None if group.get("lr") is None else float(group["lr"])
+
 
 def _fingerprint(groups):
-    rates = [(float(g["lr"]), float(g.get("weight_decay", 0))) for g in groups]
+    rates = [(rate(g), float(g.get("weight_decay") or 0)) for g in groups]
     return int.from_bytes(hashlib.blake2b(repr(rates).encode(), digest_size=8).digest(), "little")
 
 

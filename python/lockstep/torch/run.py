@@ -293,7 +293,7 @@ class Run:
     def _compare_ranks(self, data):
         """Fail on all ranks if they have made another optimizer or loader.  The library compares
         the parameters."""
-        described = {f"the learning rate of parameter group {i}": float(group["lr"])
+        described = {f"the learning rate of parameter group {i}": optim.rate(group)
                      for i, group in enumerate(self._optimizer.param_groups)}
         for part in (self._optimizer, data):
             described.update(plain.to_json(part.describe(), "") if part else {})
@@ -304,9 +304,11 @@ class Run:
     def _take_optimizer(self, optimizer):
         if optimizer is None or optimizer is self._given_optimizer:
             return
-        if self._engine is not None:
-            raise RuntimeError("a run has one optimizer")
         adopted = optim.adopt(optimizer)
+        if self._engine is not None:
+            if not self._optimizer.in_library and self._optimizer.is_same(adopted):
+                return
+            raise RuntimeError("a run has one optimizer")
         local.check_optimizer(self._settings, adopted)
         self._given_optimizer, self._optimizer = optimizer, adopted
 
