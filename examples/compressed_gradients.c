@@ -8,7 +8,7 @@
  *     lockstep run -n 3 ./compressed_gradients powersgd 4
  *     lockstep run -n 4 --hosts 2 ./compressed_gradients powersgd 4
  *
- * Nor do they depend on workers that are killed:
+ * Nor do they depend on workers that are killed, if the launcher can have the others continue:
  *
  *     lockstep run -n 4 --on-failure continue ./compressed_gradients powersgd 4
  *
@@ -105,7 +105,8 @@ static lk_status train(lk_parallel *p, double lr, uint64_t first, int speaks)
     return status;
 }
 
-/* Takes over the model in a group without the lost workers.  Sets *step to the next one. */
+/* Takes over the model in a group without the lost workers.  Sets *step to the next one.  Leaves
+ * *comm as it is if there is no such group. */
 static lk_status regroup(lk_comm **comm, lk_parallel **p, const lk_exchange *exchange,
                          uint64_t *step)
 {
@@ -142,9 +143,12 @@ static lk_status train_through(lk_comm **comm, const lk_exchange *exchange, lk_p
         return status;
     status = train(*p, lr, step, lk_comm_rank(*comm) == 0);
     while (status != LK_OK && lk_comm_has_lost(*comm)) {
+        const lk_comm *failed = *comm;
         status = regroup(comm, p, exchange, &step);
         if (status == LK_OK)
             status = train(*p, lr, step, lk_comm_rank(*comm) == 0);
+        else if (*comm == failed)
+            return status; /* the launcher does not have the others continue */
     }
     return status;
 }

@@ -2,6 +2,7 @@
 #ifndef LKT_COMMAND_H
 #define LKT_COMMAND_H
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,6 +91,20 @@ static inline void read_log_lines(command_result *out, const char *folder, const
     char line[256];
     (void)snprintf(line, sizeof line, "grep '%s' %s | sed 's/, .time.*//'", word, log);
     run_shell(out, folder, line);
+}
+
+/* Returns a port of 127.0.0.1 that nobody uses. */
+static inline unsigned free_port(void)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET };
+    socklen_t          bytes   = sizeof address;
+    int                fd      = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(bind(fd, (const struct sockaddr *)&address, bytes), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
+    (void)close(fd);
+    return ntohs(address.sin_port);
 }
 
 /* Runs "lockstep ARGUMENTS" in the folder, through the shell. */

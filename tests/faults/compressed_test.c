@@ -100,6 +100,26 @@ static void workers_may_be_killed(void **state)
     }
 }
 
+/* Under a launcher that cannot have the others continue, the program ends with the reason.  A kill
+ * may come too late.  A program that does not end is killed after 20 seconds of work. */
+static void no_launcher_decides_who_continues(void **state)
+{
+    static command_result r;
+    char                  program[512], line[1400];
+    program_of(program, sizeof program);
+    (void)snprintf(line, sizeof line,
+                   "ulimit -t 20; rm -f steps0; for r in 0 1 2; do RANK=$r WORLD_SIZE=3 "
+                   "LOCAL_RANK=$r LOCAL_WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=%u "
+                   "%s powersgd 4 >steps$r & done; "
+                   "until grep -qs 'step ' steps0; do sleep 0.01; done; kill -9 $!; wait",
+                   free_port(), program);
+    for (uint32_t tries = 0; tries == 0 || r.err[0] == '\0'; tries++) {
+        assert_true(tries < TRIES);
+        (void)run_shell(&r, *state, line);
+    }
+    assert_says(r.err, "ends it when a rank fails");
+}
+
 /* Kills are so many a second, and so a longer run of a slow program starts more workers.  A run
  * that is too short for one to enter is tried again. */
 static void workers_may_be_replaced(void **state)
@@ -174,6 +194,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_may_be_killed),
+        cmocka_unit_test(no_launcher_decides_who_continues),
         cmocka_unit_test(workers_may_be_replaced),
         cmocka_unit_test(the_loss_of_a_host_is_named),
         cmocka_unit_test(a_lost_host_does_not_return),

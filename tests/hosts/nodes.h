@@ -6,10 +6,8 @@
 #ifndef LKT_NODES_H
 #define LKT_NODES_H
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <time.h>
 
 #include "cli/command.h"
@@ -41,19 +39,6 @@ static inline void pass(double seconds)
 {
     for (double since = seconds_now(); seconds_now() - since < seconds;)
         nap();
-}
-
-static inline unsigned free_port(void)
-{
-    struct sockaddr_in address = { .sin_family = AF_INET };
-    socklen_t          bytes   = sizeof address;
-    int                fd      = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    assert_int_equal(bind(fd, (const struct sockaddr *)&address, bytes), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
-    (void)close(fd);
-    return ntohs(address.sin_port);
 }
 
 /* Prepares a job without nodes; its key is the file "key". */
