@@ -32,7 +32,7 @@ class Group:
         self._wait_ms = int(timeout * 1000) or _launchers_timeout_ms() or _WAIT_MS
         options = _library.JoinOptions(struct_size=ctypes.sizeof(_library.JoinOptions),
                                        timeout_ms=self._wait_ms,
-                                       flight=flight.encode() if flight else None)
+                                       flight=os.fsencode(flight) if flight else None)
         self._options = options
         self.continues = lk.continues()
         self.failed = False

@@ -17,6 +17,7 @@ finished it before repeats it with the others.
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import socket
 import sys
@@ -58,7 +59,7 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
          local_start: int = 0, outer: local.Outer | None = None, topology: str = "all",
          log: str | os.PathLike[str] | None = None,
          tensorboard: str | os.PathLike[str] | None = None, timeout: float = 0.0,
-         flight: str | None = None) -> Run:
+         flight: str | os.PathLike[str] | None = None) -> Run:
     """Join the workers that a launcher started, or begin a run of one worker.
 
     Call it once, before the model is made: it also seeds the random generators.
@@ -117,10 +118,31 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
     if grad_algorithm not in _GRAD_ALGORITHMS:
         raise ValueError(f"grad_algorithm is {grad_algorithm!r}: give one of "
                          + ", ".join(_GRAD_ALGORITHMS))
+    _check_numbers(settings)
     check_exchange(compress, groups)
     local.complete(settings)
     _current = Run(settings)
     return _current
+
+
+# The least and the greatest of each whole number that init() takes.
+_RANGES = {"seed": (0, 2 ** 64 - 1), "virtual_workers": (1, 2 ** 32 - 1),
+           "threads": (1, 2 ** 31 - 1), "audit_steps": (0, 2 ** 63 - 1),
+           "bucket_bytes": (0, 2 ** 63 - 1), "shard_hosts": (0, 2 ** 32 - 1)}
+_TIMEOUT_MAX = 2 ** 31 // 1000   # seconds
+
+
+def _check_numbers(settings):
+    """Raise an error with the name and the range of a number of init() that is out of it."""
+    for name, (least, most) in _RANGES.items():
+        try:
+            value = settings[name] = operator.index(settings[name])
+        except TypeError:
+            raise TypeError(f"{name} is {settings[name]!r}: give a whole number") from None
+        if not least <= value <= most:
+            raise ValueError(f"{name} is {value}: give {least} to {most}")
+    if not 0 <= settings["timeout"] <= _TIMEOUT_MAX:
+        raise ValueError(f"timeout is {settings['timeout']}: give 0 to {_TIMEOUT_MAX} seconds")
 
 
 class Run:

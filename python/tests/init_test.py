@@ -1,0 +1,36 @@
+"""What init() is given is checked, and named if it cannot be used."""
+
+import pathlib
+import tempfile
+import unittest
+
+from support import nursery
+import lockstep.torch as lk
+
+RUN = """
+    import pathlib
+    import lockstep.torch as lk
+    run = lk.init(virtual_workers=2, flight=pathlib.Path("records"))
+"""
+
+
+class Init(unittest.TestCase):
+    def test_numbers_have_ranges(self):
+        for name, value in (("seed", -1), ("seed", 2 ** 64), ("virtual_workers", 0), ("threads", 0),
+                            ("audit_steps", -1), ("bucket_bytes", -1), ("shard_hosts", -1),
+                            ("timeout", -1.0), ("timeout", 1e8), ("timeout", float("nan"))):
+            with self.subTest(name), self.assertRaisesRegex(ValueError,
+                                                            f"^{name} is {value}: give .* to "):
+                lk.init(**{name: value})
+        with self.assertRaisesRegex(TypeError, "^seed is 1.5: give a whole number$"):
+            lk.init(seed=1.5)
+
+    def test_a_path_may_be_a_path(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for rank in nursery().run(RUN, 2, folder=folder):
+                self.assertEqual(rank.status, 0, rank.err)
+            self.assertTrue(list(pathlib.Path(folder, "records").iterdir()))
+
+
+if __name__ == "__main__":
+    unittest.main()
