@@ -2,6 +2,7 @@
 
 import inspect
 import random
+import tempfile
 import unittest
 
 import torch
@@ -12,6 +13,31 @@ from lockstep.torch.data import Loader, cut
 from lockstep.torch.stream import Stream, is_stream
 
 V, BATCH, MICRO = 4, 16, 2
+
+REPLACED = """
+    import multiprocessing
+    import torch
+    import lockstep.torch as lk
+
+    class Ones(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, i):
+            return torch.ones(4)
+
+    def loss_sum(model, batch):
+        return model(batch).sum(), len(batch)
+
+    run = lk.init(virtual_workers=2)
+    model = run.prepare(torch.nn.Linear(4, 1))
+    opt = lk.SGD(model.parameters())
+    for epoch in range(3):
+        data = run.loader(Ones(), global_batch=4, num_workers=2)
+        for step in run.steps(2 * epoch + 2):
+            run.step(loss_sum, data, opt)
+    run.print("children", len(multiprocessing.active_children()))
+"""
 
 
 class Numbers(torch.utils.data.Dataset):
@@ -150,6 +176,11 @@ class Data(unittest.TestCase):
                 self.assertTrue(torch.equal(data.fetch_counted(0, v, m)[0],
                                             alone.fetch_counted(0, v, m)[0]))
         data.close()
+
+    def test_data_workers_of_a_replaced_loader_end(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ended = support.launch(REPLACED, 1, folder=folder)
+        self.assertEqual((ended.status, ended.value("children")), (0, "2"), ended.err)
 
     def test_what_does_not_divide_is_refused(self):
         for arguments, words in [((4, 18, None), "not a multiple of the 4 virtual workers"),

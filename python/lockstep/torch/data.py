@@ -199,11 +199,14 @@ class Loader:
             return
         first = Place(step, own[0], 0) if own else None
         if self._ahead is None or self._ahead.own != own or self._ahead.next_place() != first:
+            self.close()
             self._ahead = _Ahead(self, step, own) if own else None
 
     def close(self):
         """End torch's data workers."""
-        self._ahead = None
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
 
     def in_order(self):
         """Yield the micro-batches of one pass in the order of the data set, for evaluations."""
@@ -242,6 +245,10 @@ class _Ahead:
                         self._places.append(place)
                         yield place, samples
             step += 1
+
+    def close(self):
+        """End the data workers.  The iterator refers to this object, which would keep it."""
+        self._batches = None
 
     def next_place(self):
         return self._places[0] if self._places else None

@@ -164,6 +164,7 @@ class Run:
         self._collective = self._members.collective
         seeds.seed_all(seeds.key(self.seed, "model"))
         self._model = self._engine = self._loader = None
+        self._reader = None          # the loader of the last step
         self._loaders = []           # the descriptions of those that were made
         self._given_optimizer = self._optimizer = None
         self._micro_limit = 1       # of the loaders that were made
@@ -179,6 +180,7 @@ class Run:
         self._stopped = False       # on request
         self._hash = None           # (step, hash of the weights), if the program asked for it
         self._group.at_close(self._end_log)
+        self._group.at_close(lambda: self._reader and self._reader.close())
 
     @property
     def rank(self) -> int:
@@ -249,7 +251,6 @@ class Run:
                                   num_workers=num_workers, collate_fn=collate_fn, **torch_options)
         self._micro_limit = max(self._micro_limit, self._loader.micro_count)
         self._loaders.append(self._loader.describe())
-        self._group.at_close(self._loader.close)
         return self._loader
 
     def _open(self, optimizer=None, data=None, loss_sum=None):
@@ -432,6 +433,10 @@ class Run:
         if self._check_data is not None:
             self._check_data(described)
             self._check_data = None
+        if self._reader is not data:   # whose data workers are no longer needed
+            if self._reader is not None:
+                self._reader.close()
+            self._reader = data
         self._loader, self._data = data, described
 
     # ---- Sharded parameters ------------------------------------------------------------------
