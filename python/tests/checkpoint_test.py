@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import textwrap
 import unittest
+from unittest import mock
 
 import torch
 from support import BUILD, launch
@@ -304,6 +305,22 @@ class Checkpoints(unittest.TestCase):
         torch.set_num_threads(1)
         outputs = model.eval()(torch.ones(2, 2, 8, 8))
         self.assertEqual(str(outputs.tolist()), self.whole.value("outputs"))
+
+
+class States(unittest.TestCase):
+    def test_states_of_torchs_optimizers_are_where_their_parameters_are(self):
+        from lockstep.torch import checkpoint
+        p = torch.nn.Parameter(torch.ones(2, device="meta"))   # as one on a GPU
+        saved = {"w.step": torch.ones(()), "w.exp_avg": torch.ones(2)}
+        for options, device in ({}, "cpu"), ({"capturable": True}, "meta"):
+            opt = torch.optim.AdamW([p], **options)
+            stored = mock.Mock(_tensors={checkpoint.OPTIMIZER: saved}, config={},
+                               _read=lambda file, name: saved[name])
+            engine = mock.Mock(optimizer=mock.Mock(torch=opt),
+                               model=mock.Mock(names=["w"], params=[p]))
+            checkpoint.Stored._restore_torch(stored, engine)
+            self.assertEqual({key: value.device.type for key, value in opt.state[p].items()},
+                             {"step": device, "exp_avg": "meta"})
 
 
 class Schedulers(unittest.TestCase):

@@ -446,9 +446,11 @@ class Stored:
         params = dict(zip(engine.model.names, engine.model.params))
         values = {name: self._read(OPTIMIZER, name) for name in self._tensors[OPTIMIZER]}
         values.update(plain.from_json(self.config.get(_NUMBERS, {})))
+        groups = {id(p): g for g in engine.optimizer.torch.param_groups for p in g["params"]}
         for name, value in values.items():
             owner, _, key = name.rpartition(".")
-            engine.optimizer.torch.state[params[owner]][key] = value
+            p = params[owner]
+            engine.optimizer.torch.state[p][key] = _placed(value, key, p, groups[id(p)])
 
     def _read(self, file, name):
         """Return a tensor that rank 0 reads and sends.  Collective."""
@@ -465,6 +467,15 @@ class Stored:
         if self._open is not None:
             self._open.close()
             self._open = None
+
+
+def _placed(value, key, p, group):
+    """Return a state of an optimizer of torch on the device of its parameter.  The number of steps
+    is there only with fused or capturable kernels, as after load_state_dict() of torch."""
+    if not isinstance(value, torch.Tensor) or (
+            key == "step" and not (group.get("fused") or group.get("capturable"))):
+        return value
+    return value.to(p.device)
 
 
 def _words(described):
