@@ -56,7 +56,11 @@ NET = """
 PROGRAM = NET + """
     import os, resource, signal, sys
     import lockstep.torch as lk
+    from lockstep.torch import gpu
     from torch.optim.lr_scheduler import MultiStepLR
+
+    if "DEVICE" in os.environ:
+        gpu.describe = lambda device: {"device": os.environ["DEVICE"]}
 
     def loss_sum(model, batch):
         x, y = batch
@@ -222,6 +226,8 @@ class Checkpoints(unittest.TestCase):
         again = self.go_on(WHOLE, 1, folder=folder, NVIDIA_TF32_OVERRIDE=0)
         self.assertRegex(again.err, "^lockstep: warning: 'ck/step-00000030' was made with "
                          "NVIDIA_TF32_OVERRIDE None, and this is '0'")
+        again = self.go_on(WHOLE, 1, folder=folder, DEVICE="H100")
+        self.assertRegex(again.err, "was made with device None, and this is 'H100'")
         self.assertEqual(ended.err, "")
         self.assertEqual(again.value("weights"), ended.value("weights"))
 

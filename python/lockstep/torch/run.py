@@ -211,7 +211,10 @@ class Run:
         if self._model is not None:
             raise RuntimeError("prepare() was called before; put the modules into one module")
         self._model = Model(model)
-        agree(self._group, gpu.describe(self._model.device), environment.first_difference)
+        device = gpu.describe(self._model.device)
+        agree(self._group, device, environment.first_difference)
+        if device != {"device": "cpu"}:   # so that the ids of runs on CPUs stay what they were
+            self._environment.update(device)
         return model
 
     def _check_prepared(self):
