@@ -182,6 +182,14 @@ OTHERS = PROGRAM + """
 """
 
 
+# The scheduler is not given to resume().
+FORGETS = PROGRAM + """
+    run.resume("forgets", model, opt)
+    train(int(os.environ["UNTIL"]))
+    run.save("forgets")
+"""
+
+
 class Checkpoints(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -230,6 +238,13 @@ class Checkpoints(unittest.TestCase):
         self.assertRegex(again.err, "was made with device None, and this is 'H100'")
         self.assertEqual(ended.err, "")
         self.assertEqual(again.value("weights"), ended.value("weights"))
+
+    def test_a_scheduler_that_is_not_given(self):
+        folder = self.begin()
+        self.assertEqual(self.go_on(FORGETS, 2, folder=folder, UNTIL=2).err, "")
+        ended = self.go_on(FORGETS, 2, folder=folder, UNTIL=4)
+        self.assertEqual(ended.err, "lockstep: warning: run.resume() was not given the scheduler, "
+                         "which begins anew: run.resume(directory, model, opt, sched)\n")
 
     def test_deaths_in_saves(self):
         folder = self.begin()

@@ -16,6 +16,7 @@ from lockstep.torch import checkpoint, gpu, plain, seeds
 from lockstep.torch.engine import Engine, undecayed
 from lockstep.torch.group import advised
 from lockstep.torch.model import Model
+from lockstep.torch.optim import has_scheduler
 from lockstep.torch.plan import Plan
 
 
@@ -227,9 +228,7 @@ class Membership:
         for name in ("device", "settings", "parameters", "tensors"):
             self._refuse(name, about[name], mine[name])
         self._refuse("", *(checkpoint.fixed(d["config"]) for d in (about, mine)))
-        steps = run._optimizer if run._optimizer.in_library else run._optimizer.torch
-        wrapped = any(hasattr(steps.step, n) for n in ("_wrapped_by_lr_sched", "_with_counter"))
-        if wrapped and not run._schedulers:
+        if has_scheduler(run._optimizer) and not run._schedulers:
             raise RuntimeError("this worker was to replace a lost one, but run.resume() was not "
                                "given the scheduler: run.resume(directory, model, opt, sched)")
 

@@ -356,6 +356,12 @@ class FromTorch:
                 if not isinstance(value, torch.Tensor)}
 
 
+def has_scheduler(optimizer):
+    """Return true if torch has made a scheduler for an optimizer of this module."""
+    steps = optimizer if optimizer.in_library else optimizer.torch
+    return any(hasattr(steps.step, mark) for mark in ("_wrapped_by_lr_sched", "_with_counter"))
+
+
 def rate(group):
     """Return the learning rate of a parameter group.  It is None if the optimizer has none, or
     chooses it by itself, as Adafactor does."""

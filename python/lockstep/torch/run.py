@@ -602,6 +602,9 @@ class Run:
         warning = stored.warning(contents)
         if warning is not None and self.rank == 0:
             print(warning, file=sys.stderr)
+        if optim.has_scheduler(self._optimizer) and not self._schedulers and self.rank == 0:
+            print("lockstep: warning: run.resume() was not given the scheduler, which begins anew: "
+                  "run.resume(directory, model, opt, sched)", file=sys.stderr)
         stored.restore_model(model.module)
         checkpoint.restore_settings(stored.config, self._optimizer, self._schedulers)
         self._optimizer.state.clear()
