@@ -182,6 +182,30 @@ OTHERS = PROGRAM + """
 """
 
 
+# The model is compiled, or not.
+COMPILED = NET + """
+    import os
+    import lockstep.torch as lk
+
+    def loss_sum(model, batch):
+        x, y = batch
+        return F.cross_entropy(model(x), y, reduction="sum"), y.numel()
+
+    run = lk.init(seed=1, virtual_workers=2)
+    net = Net()
+    if "COMPILED" in os.environ:
+        net.encode = torch.compile(net.encode, backend="eager")
+        net = torch.compile(net, backend="eager")
+    model = run.prepare(net)
+    opt = lk.AdamW(model.parameters(), lr=1e-2)
+    data = run.loader(Points(), global_batch=8)
+    run.resume("ck", model, opt)
+    for step in run.steps(int(os.environ["UNTIL"])):
+        run.step(loss_sum, data, opt)
+    run.save("ck")
+    run.print("weights", run.weights_hash())
+"""
+
 # The scheduler is not given to resume().
 FORGETS = PROGRAM + """
     run.resume("forgets", model, opt)
@@ -245,6 +269,14 @@ class Checkpoints(unittest.TestCase):
         ended = self.go_on(FORGETS, 2, folder=folder, UNTIL=4)
         self.assertEqual(ended.err, "lockstep: warning: run.resume() was not given the scheduler, "
                          "which begins anew: run.resume(directory, model, opt, sched)\n")
+
+    @unittest.skipUnless(hasattr(torch, "compile"), "this torch compiles nothing")
+    def test_a_compiled_model_has_the_names_of_the_model(self):
+        folder, other = self.begin(), self.begin()
+        for until, compiled in (2, {"COMPILED": 1}), (4, {}), (6, {"COMPILED": 1}):
+            ended = self.go_on(COMPILED, 1, folder=folder, UNTIL=until, **compiled)
+        whole = self.go_on(COMPILED, 1, folder=other, UNTIL=6)
+        self.assertEqual(ended.value("weights"), whole.value("weights"))
 
     def test_deaths_in_saves(self):
         folder = self.begin()

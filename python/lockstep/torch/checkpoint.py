@@ -20,7 +20,7 @@ import torch
 
 from lockstep import _library
 from lockstep._library import RANK_MAX, Error, layout, lk
-from lockstep.torch import environment, plain
+from lockstep.torch import environment, plain, trace
 from lockstep.torch.compress import settle
 
 MODEL, OPTIMIZER, GROUPS = "model.safetensors", "optimizer.safetensors", "groups.safetensors"
@@ -72,7 +72,7 @@ def model_tensors(module):
         if value.dim() > RANK_MAX:
             raise TypeError(f"'{name}' has {value.dim()} dimensions; a checkpoint holds at most "
                             f"{RANK_MAX}")
-    return {name: value.detach() for name, value in tensors.items()}
+    return {trace.plain_name(name): value.detach() for name, value in tensors.items()}
 
 
 def _model_items(module):
@@ -175,7 +175,7 @@ class Contents:
 
     def __init__(self, described, module, optimizer, schedulers, data, step):
         self.step, self.seed = step, described["seed"]
-        names = {id(p): name for name, p in module.named_parameters()}
+        names = {id(p): trace.plain_name(name) for name, p in module.named_parameters()}
         groups = [dict(g, params=[names.get(id(p), "") for p in g["params"]])
                   for g in optimizer.param_groups]
         self.machine = plain.to_json({k: v for k, v in described.items()

@@ -34,7 +34,7 @@ class _Place:
     """Where a module has a parameter or a buffer, which the program may replace between steps."""
 
     def __init__(self, kind, name, tensors):
-        self.kind, self.name = kind, name
+        self.kind, self.name = kind, trace.plain_name(name)
         self._tensors, self._key = tensors, name.rpartition(".")[2]
 
     def tensor(self):
@@ -122,6 +122,7 @@ class Model:
         self.module = module
         self.names, self.params = [], []
         for name, parameter in module.named_parameters():
+            name = trace.plain_name(name)
             if _is_trained(parameter):
                 self._check(name, parameter)
                 self.names.append(name)
@@ -142,7 +143,7 @@ class Model:
                                  "torch.distributed: use BatchNorm, whose batch is then the "
                                  "micro-batch for any number of workers")
             if isinstance(m, _NormBase) and m.running_mean is not None:
-                self.norms.append(Norm(name, m))
+                self.norms.append(Norm(trace.plain_name(name), m))
         counted = {id(b) for n in self.norms for b in n.buffers}
         counted |= {id(n.module.num_batches_tracked) for n in self.norms}
         self.modules = dict(module.named_modules())
@@ -164,6 +165,7 @@ class Model:
                 return f"parameter '{name}' no longer requires gradients"
         left = dict(zip(self.names, self.params))
         for name, p in self.module.named_parameters():
+            name = trace.plain_name(name)
             if _is_trained(p) and id(p) not in self._known:
                 return f"parameter '{name}' " + (
                     "is another one than before, as after its layer was replaced" if name in left

@@ -63,7 +63,7 @@ class Recorder:
     def __init__(self, module):
         self.turns = {}
         self._module = module
-        self._paths = {id(m): name for name, m in module.named_modules()}
+        self._paths = {id(m): plain_name(name) for name, m in module.named_modules()}
         self._record = None
         self._hooks = []
 
@@ -107,9 +107,14 @@ _CAUSES = ("random numbers of a generator of its own (use the global ones of tor
            "threads")
 
 
+def plain_name(name):
+    """Return the name of a module, parameter or buffer in the model that was not compiled."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
 def classes(module):
     """Return {path of a module in the model: name of its class}."""
-    return {name: type(m).__name__ for name, m in module.named_modules()}
+    return {plain_name(name): type(m).__name__ for name, m in module.named_modules()}
 
 
 def owner(known, name):
