@@ -90,6 +90,8 @@ PROGRAM = """
             continue
         run.step(loss_sum, torch.utils.data.DataLoader(Points()) if FAULT == "loader" else data,
                  opt)
+        if FAULT == "flushes":
+            torch.set_flush_denormal(True)
         if FAULT == "rate":
             opt.param_groups[0]["lr"] = 0.01 * (1 + run.rank)
         if FAULT == "freezes":
@@ -277,6 +279,7 @@ class Failures(unittest.TestCase):
                 self.assertFalse(warn_of_mean(loss, count))
 
     def test_calls(self):
+        self.assert_blamed("flushes", "flushes tiny numbers", "torch.set_flush_denormal(True)")
         self.assert_blamed("no step", "must call run.step() once in each round")
         self.assert_blamed("optimizer", "does not have parameter '1.weight'")
         self.assert_blamed("loader", "data is a torch DataLoader: give its data set")

@@ -332,6 +332,8 @@ def advised(failure):
         text += (".  Change parameters only through steps.  With an optimizer of torch "
                  "(lk.FromTorch) every worker has its own parameters, which the program may change "
                  "between steps")
+    elif "-ffast-math" in text:
+        text += ".  torch.set_flush_denormal(True) does this, too: leave it out"
     else:
         return failure
     return Error(failure.status, text)
