@@ -15,7 +15,7 @@ from lockstep.torch.stream import Stream, is_stream
 V, BATCH, MICRO = 4, 16, 2
 
 REPLACED = """
-    import multiprocessing
+    import multiprocessing, os
     import torch
     import lockstep.torch as lk
 
@@ -33,7 +33,8 @@ REPLACED = """
     model = run.prepare(torch.nn.Linear(4, 1))
     opt = lk.SGD(model.parameters())
     for epoch in range(3):
-        data = run.loader(Ones(), global_batch=4, num_workers=2)
+        data = run.loader(Ones(), global_batch=4, num_workers=2,
+                          multiprocessing_context=os.environ.get("CONTEXT"))
         for step in run.steps(2 * epoch + 2):
             run.step(loss_sum, data, opt)
     run.print("children", len(multiprocessing.active_children()))
@@ -181,6 +182,13 @@ class Data(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             ended = support.launch(REPLACED, 1, folder=folder)
         self.assertEqual((ended.status, ended.value("children")), (0, "2"), ended.err)
+
+    def test_a_data_worker_that_imports_the_program(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ended = support.launch(REPLACED, 1, folder=folder, real=True,
+                                   env={"CONTEXT": "forkserver"})
+        self.assertNotEqual(ended.status, 0)
+        self.assertIn("init() in a process that only imports this program", ended.err)
 
     def test_what_does_not_divide_is_refused(self):
         for arguments, words in [((4, 18, None), "not a multiple of the 4 virtual workers"),

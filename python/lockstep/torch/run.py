@@ -17,6 +17,7 @@ finished it before repeats it with the others.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import operator
 import os
 import socket
@@ -110,16 +111,7 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
     """
     global _current
     settings = dict(locals())
-    if _current is not None:
-        raise RuntimeError("init() was called before in this process, which has one run: start "
-                           "the program, or the kernel of a notebook, again")
-    if buffers not in ("check", "ignore"):
-        raise ValueError(f'buffers is {buffers!r}: give "check" or "ignore"')
-    if grad_algorithm not in _GRAD_ALGORITHMS:
-        raise ValueError(f"grad_algorithm is {grad_algorithm!r}: give one of "
-                         + ", ".join(_GRAD_ALGORITHMS))
-    _check_numbers(settings)
-    check_exchange(compress, groups)
+    _check(settings)
     local.complete(settings)
     _current = Run(settings)
     return _current
@@ -130,6 +122,24 @@ _RANGES = {"seed": (0, 2 ** 64 - 1), "virtual_workers": (1, 2 ** 32 - 1),
            "threads": (1, 2 ** 31 - 1), "audit_steps": (0, 2 ** 63 - 1),
            "bucket_bytes": (0, 2 ** 63 - 1), "shard_hosts": (0, 2 ** 32 - 1)}
 _TIMEOUT_MAX = 2 ** 31 // 1000   # seconds
+
+
+def _check(settings):
+    """Raise an error if this process may not call init(), or not with these settings."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RuntimeError("init() in a process that only imports this program, such as a data "
+                           'worker: call it in a function, and that under if __name__ == '
+                           '"__main__":')
+    if _current is not None:
+        raise RuntimeError("init() was called before in this process, which has one run: start "
+                           "the program, or the kernel of a notebook, again")
+    if settings["buffers"] not in ("check", "ignore"):
+        raise ValueError(f'buffers is {settings["buffers"]!r}: give "check" or "ignore"')
+    if settings["grad_algorithm"] not in _GRAD_ALGORITHMS:
+        raise ValueError(f"grad_algorithm is {settings['grad_algorithm']!r}: give one of "
+                         + ", ".join(_GRAD_ALGORITHMS))
+    _check_numbers(settings)
+    check_exchange(settings["compress"], settings["groups"])
 
 
 def _check_numbers(settings):
