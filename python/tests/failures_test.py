@@ -70,6 +70,9 @@ PROGRAM = """
 
     if FAULT == "other build" and os.environ["RANK"] == "1":
         torch.version.git_version = "another"
+    if FAULT == "other processor" and os.environ["RANK"] == "1":
+        from lockstep.torch import environment
+        environment.processor = lambda: {"vendor": "GenuineTest", "instructions": []}
     run = lk.init(seed=1, virtual_workers=3, threads=int(os.environ.get("THREADS", 1)))
     if FAULT == "before the model" and run.rank == 1:
         raise ValueError("bad file")
@@ -322,6 +325,11 @@ class Failures(unittest.TestCase):
         self.assert_lines("other build", "rank 1 and rank 0 differ in commit: 'another' and ")
         self.assert_lines("", "rank 2 and rank 0 differ in threads: 2 and 1", workers=3,
                           each=lambda rank: {"THREADS": 1 + rank // 2})
+
+    def test_processors_that_differ(self):
+        first, second = self.run_program("other processor")
+        self.assertEqual((first.status, second.status, second.err), (0, 0, ""))
+        self.assert_line(first, "rank 1 and rank 0 have other processors (GenuineTest and ")
 
     # ---- Data workers ------------------------------------------------------------------------
 

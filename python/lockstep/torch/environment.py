@@ -10,8 +10,8 @@ import torch
 
 # Variables that choose kernels, or the order of their sums.
 _VARIABLES = ("MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "MKL_DEBUG_CPU_TYPE", "ONEDNN_MAX_CPU_ISA",
-              "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "ATEN_CPU_CAPABILITY",
-              "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE")
+              "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE",
+              "ATEN_CPU_CAPABILITY", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE")
 
 
 def set_up(threads, deterministic):
@@ -54,6 +54,21 @@ def _cpu_capability():
         return torch.backends.cpu.get_cpu_capability()
     found = re.search(r"CPU capability usage: (\w+)", torch.__config__.show())
     return found[1] if found else "unknown"
+
+
+def processor():
+    """Return the vendor and the vector instructions of the processor, as Linux names them."""
+    found = {}
+    try:
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                name, _, value = line.partition(":")
+                found.setdefault(name.strip(), value.split())
+    except OSError:
+        pass
+    return {"vendor": " ".join(found.get("vendor_id", [])),
+            "instructions": sorted(filter(re.compile("avx|amx|fma|sse").search,
+                                          found.get("flags", [])))}
 
 
 def exactness_id(described):

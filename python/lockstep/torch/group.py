@@ -305,17 +305,39 @@ def agree(group, described, first_difference,
           advice="results would depend on who computes what"):
     """Raise ``lockstep.Error`` on all ranks if a rank describes something else than rank 0.  What
     a worker that enters describes is compared when it does."""
-    if group.enters:
-        return
+    found = None if group.enters else _first_that_differs(group, described)
+    if found is not None:
+        odd, mine, wanted = found
+        name, here, there = first_difference(mine, wanted)
+        group.raise_together(Error("EMISMATCH", f"rank {odd} and rank 0 differ in {name}: {here!r} "
+                                   f"and {there!r}; {advice}"))
+
+
+def _first_that_differs(group, described):
+    """Return the first rank that describes something else than rank 0, what it describes, and what
+    rank 0 does; None if all are equal.  Collective."""
     wanted = group.share(described)
     mine = json.loads(json.dumps(described))
     differs = group.gather(int(mine != wanted))
     if not any(differs):
-        return
+        return None
     odd = differs.index(1)
-    name, here, there = first_difference(group.share(mine, odd), wanted)
-    group.raise_together(Error("EMISMATCH", f"rank {odd} and rank 0 differ in {name}: {here!r} and "
-                               f"{there!r}; {advice}"))
+    return odd, group.share(mine, odd), wanted
+
+
+def note_processors(group, described):
+    """Have rank 0 print a note if a rank has another processor than it has.  Collective."""
+    found = None if group.enters else _first_that_differs(group, described)
+    if found is None or group.rank != 0:
+        return
+    odd, theirs, mine = found
+    words = f"{theirs['vendor']} and {mine['vendor']}"
+    if theirs["vendor"] == mine["vendor"]:
+        words = "only one has " + ", ".join(sorted(
+            set(theirs["instructions"]) ^ set(mine["instructions"])))
+    print(f"lockstep: note: rank {odd} and rank 0 have other processors ({words}).  If torch or a "
+          "library of it chooses kernels by them, results depend on who computes what",
+          file=sys.stderr)
 
 
 def advised(failure):

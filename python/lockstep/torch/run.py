@@ -34,7 +34,7 @@ from lockstep.torch.compress import Compressor
 from lockstep.torch.compress import check as check_exchange
 from lockstep.torch.data import Loader
 from lockstep.torch.engine import Engine
-from lockstep.torch.group import Group, agree
+from lockstep.torch.group import Group, agree, note_processors
 from lockstep.torch.log import Log
 from lockstep.torch.membership import Membership
 from lockstep.torch.model import Model
@@ -170,6 +170,7 @@ class Run:
         self._group = Group(settings["timeout"], settings["flight"])
         self._environment = environment.describe(settings)
         agree(self._group, self._environment, environment.first_difference)
+        note_processors(self._group, environment.processor())
         self._members = Membership(self, self._group)
         self._collective = self._members.collective
         seeds.seed_all(seeds.key(self.seed, "model"))
