@@ -51,7 +51,7 @@ PROGRAM = """
         x, y = batch
         loss = F.cross_entropy(model(x), y, reduction="sum")
         if turns == 5 and run.rank == 1:
-            if FAULT == "raises":
+            if FAULT in ("raises", "raises with a hook"):
                 raise ValueError("bad sample\\nin two lines")
             if FAULT == "exits":
                 sys.exit(3)
@@ -84,6 +84,14 @@ PROGRAM = """
     if FAULT == "strides":
         net[1].bias.data = torch.zeros(4)[::2]
     model = run.prepare(net)
+    if FAULT == "raises with a hook":
+        before = sys.excepthook
+
+        def hook(kind, error, trace):
+            print("own hook", file=sys.stderr)
+            before(kind, error, trace)
+
+        sys.excepthook = hook
     parameters = list(model.parameters())
     opt = lk.AdamW(parameters[:2] if FAULT == "optimizer" else parameters, lr=1e-2)
     data = run.loader(Points(), global_batch=24, num_workers=int(os.environ.get("READERS", 0)),
@@ -218,6 +226,9 @@ class Failures(unittest.TestCase):
     def test_an_exception(self):
         self.assertEqual(self.assert_blamed("raises", "ValueError: bad sample", workers=3), 1)
         self.assertEqual(self.assert_blamed("before the model", "ValueError: bad file"), 1)
+
+    def test_an_exception_with_a_hook_of_the_program(self):
+        self.assertEqual(self.assert_blamed("raises with a hook", "ValueError: bad sample"), 1)
 
     def test_an_exception_after_the_run(self):
         first, second = self.run_program("after the run")

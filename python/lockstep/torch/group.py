@@ -28,7 +28,9 @@ class Group:
         self._leave_signals_to_the_launcher()
         self._process = os.getpid()   # a forked child has no part in the group
         self.comm = None
-        self._hook, sys.excepthook = sys.excepthook, self._report
+        self._first_hook = self._hook = sys.excepthook
+        self._reporting = False
+        self.keep_hook()
         self._wait_ms = int(timeout * 1000) or _launchers_timeout_ms() or _WAIT_MS
         options = _library.JoinOptions(struct_size=ctypes.sizeof(_library.JoinOptions),
                                        timeout_ms=self._wait_ms,
@@ -239,8 +241,18 @@ class Group:
             return str(error).startswith(f"rank {self.rank} ")
         return True
 
+    def keep_hook(self):
+        """Report exceptions, also if the program has set a hook of its own meanwhile.  That hook is
+        called for the traceback."""
+        if sys.excepthook != self._report:
+            self._hook, sys.excepthook = sys.excepthook, self._report
+
     def _report(self, kind, error, trace):
         """Print the traceback of the first rank whose program fails, and one line on the others."""
+        if self._reporting:   # called by a hook that the program has set
+            self._first_hook(kind, error, trace)
+            return
+        self._reporting = True
         if os.getpid() != self._process:
             self._hook(kind, error, trace)
             return

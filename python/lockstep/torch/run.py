@@ -221,6 +221,7 @@ class Run:
         """
         if self._model is not None:
             raise RuntimeError("prepare() was called before; put the modules into one module")
+        self._group.keep_hook()
         self._model = Model(model)
         device = gpu.describe(self._model.device)
         agree(self._group, device, environment.first_difference)
@@ -272,6 +273,7 @@ class Run:
         self._take_optimizer(optimizer)
         if self._engine is not None:
             return
+        self._group.keep_hook()
         self._check_prepared()
         if self._optimizer is None:
             raise RuntimeError("the run has no optimizer yet: give it to run.step() or "
