@@ -50,6 +50,9 @@ PROGRAM = """
     data = run.loader(Points(), global_batch=16, micro_batch=micro_batch, drop_last=False)
     for step in run.steps(14):
         run.step(loss_sum, data, opt)
+        if "CHANGES" in os.environ:
+            with torch.no_grad():
+                model[0].bias.zero_()
     run.print("weights", run.weights_hash())
 """
 
@@ -68,6 +71,12 @@ class Devices(unittest.TestCase):
         self.assertEqual(self.weights(3, LATE=1), self.weights(1))
         self.assertEqual(self.weights(2, LATE=1, STRATEGY="zero2", MICRO=4),
                          self.weights(1, MICRO=4))
+
+    def test_copies_that_the_program_changes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ended = launch(PROGRAM, 2, folder=folder, env={"LATE": 1, "CHANGES": 1})
+        self.assertEqual(ended.status, 1)
+        self.assertIn("parameter '0.bias' was changed outside of the update of a step", ended.err)
 
     def test_any_number_of_workers_on_a_gpu(self):
         found = self.run_program("import torch; print('gpu', torch.cuda.is_available())", 1)

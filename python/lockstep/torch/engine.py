@@ -247,6 +247,19 @@ class Engine:
                 p.data.copy_(self._view(address, i))
             elif p.data_ptr() != address:
                 p.data = self._view(address, i)
+        self._placed = [p._version for p in self.model.params]
+
+    def _refuse_changed_copies(self):
+        """Raise ``RuntimeError`` if the program has changed a parameter on a GPU.  The library sees
+        what changes in the host's memory."""
+        if self._on_host or not self.optimizer.in_library:
+            return
+        for name, p, version in zip(self.model.names, self.model.params, self._placed):
+            if p._version != version:
+                raise RuntimeError(f"parameter '{name}' was changed outside of the update of a "
+                                   "step.  Change parameters only through steps.  With an "
+                                   "optimizer of torch (lk.FromTorch) every worker has its own "
+                                   "parameters, which the program may change between steps")
 
     def _view(self, address, param):
         known = self._views.get((address, param))
@@ -383,12 +396,14 @@ class Engine:
         # a GPU has them since the last step, and replicas are shown in their turns
         if self._on_host and not self._has_replicas():
             self.place_params()
+        self._refuse_changed_copies()
         data.begin(number, own)
         if self.observer is not None:
             self._recorder = trace.Recorder(self.model.module)
         digests = self._digests(number)
         self._all_turns(number, data, loss_sum)
         self.model.refuse_other_values(digests)
+        self._refuse_changed_copies()
         try:
             result = self._finish()
         except Error as failure:
