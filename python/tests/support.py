@@ -145,7 +145,7 @@ class Nursery:
         found = []
         for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
             try:
-                if self._name in path.read_text():
+                if self._name.encode() in path.read_bytes():
                     found.append(int(path.parent.name))
             except OSError:   # it has ended
                 pass
