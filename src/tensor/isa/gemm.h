@@ -91,16 +91,20 @@ typedef struct {
 } lki_gemm_parts_block;
 
 /* Kernels of such a sum for bf16 values if each part is at most a chunk, and no operand, product or
- * sum can be subnormal.  Operands are panels of lki_gemm_kernels.columns columns, which pack()
- * writes for part after part.  k is the number of rows of words of a panel. */
+ * sum can be subnormal.  Operands are panels of `columns` columns, which the packing functions write
+ * for part after part.  All parts have the same number of words along k, their height, which is
+ * even; lki_gemm_parts_block.k is the height of all parts together. */
 typedef struct {
-    size_t values;      /* values of k in a word; a part has an even number of rows of words */
-    size_t height_most; /* rows of words up to which these kernels are the faster ones */
+    size_t columns;
+    size_t values;      /* values of k in a word */
+    size_t height_most; /* height of all parts up to which these kernels are the faster ones */
 
     void (*parts)(const lki_gemm_parts_block *block);
 
-    /* Packs n columns of k rows of values, with zeros after the first n words of a row. */
-    void (*pack)(size_t n, size_t k, const void *from, size_t ld, float *to);
+    /* Packs n columns of k rows of values, with zeros in the rest of the panel's columns and of the
+     * height: the transposed `a`, or b. */
+    void (*pack_a)(size_t n, size_t k, size_t height, const void *from, size_t ld, float *to);
+    void (*pack_b)(size_t n, size_t k, size_t height, const void *from, size_t ld, float *to);
 
     /* Returns the least biased exponent of all values of x (rows, n) that are not zero, or a large
      * number if all are zero. */

@@ -7,10 +7,11 @@
  *         operands of a tile of c over the whole of k, and the micro-kernels of isa/gemm_parts.inc
  *         add the parts in registers, or those of isa/gemm_chunk_parts.inc in the first-level
  *         cache.  If all parts of bf16 values are at most a chunk, those of isa/gemm_one_chunk.inc
- *         add them in registers, unless values are so small that a sum can be subnormal.  In any
- *         other product, and on AMX tiles if a part is longer than SHORT_PART, a thread computes a
- *         tile of c part after part.  It merges the parts like a binary counter, in its buffer, so
- *         that the products are never stored in memory.
+ *         add them in registers, and those of isa/amx_parts.inc add pairs of them in tiles, unless
+ *         values are so small that a sum can be subnormal.  In any other product, and on AMX tiles
+ *         if a part is longer than SHORT_PART, a thread computes a tile of c part after part.  It
+ *         merges the parts like a binary counter, in its buffer, so that the products are never
+ *         stored in memory.
  * Cost:   that of one product over the whole of k, and count - 1 additions for each element of c.
  *         The products that are added are in registers or in the second-level cache.
  */
@@ -33,8 +34,8 @@ enum {
     SHORT_K = 512,     /* maximum words along k */
     SHORT_B = 1 << 17, /* floats of the packed b of a tile: half of a thread's buffer */
     TILES   = 2,       /* minimum number of tiles for each thread */
-    /* values of k up to which a part is faster in vector registers than on AMX tiles, whose sums
-     * must be stored before they are added */
+    /* values of k up to which a part without the one_chunk kernels is faster in vector registers
+     * than on AMX tiles, whose sums must be stored before they are added */
     SHORT_PART = 16,
 };
 _Static_assert(1 << (SLOTS - 1) == LKI_PARTS_MAX, "the counter has a slot for each level");
@@ -56,9 +57,11 @@ typedef struct {
     lk_exec                       *exec;
     size_t bytes, pair; /* bytes of an operand's element; elements per word */
     size_t words;       /* words of all parts */
-    size_t height;      /* rows of words of all parts for `one_chunk`; 0: not in use */
     size_t lda, ldb, ldc;
     size_t down, across; /* numbers of tiles */
+
+    const lki_gemm_one_chunk *one;    /* NULL: not in use */
+    size_t                    height; /* of a part, for `one` */
 } product;
 
 /* A tile of c. */
@@ -171,13 +174,19 @@ static void tile_task(void *context, size_t index, uint32_t thread)
 
 /* ---- Short products ---------------------------------------------------------------------- */
 
+/* Returns a number of columns that are whole panels of all kernels in use. */
+static size_t width_of(const product *p)
+{
+    return lki_max(p->kernels->columns, p->one != NULL ? p->one->columns : 0);
+}
+
 /* Divides c among the threads into tiles that are as square as possible, because fewer values are
  * then packed.  The packed b of a tile fits into half of a thread's buffer. */
 static void choose_tiles(product *p)
 {
     size_t threads = lk_exec_threads(p->exec), wanted = threads == 1 ? 1 : TILES * threads;
-    size_t m = p->args->m, n = p->args->n, width = p->kernels->columns;
-    size_t longest = lki_max(1, lki_max(p->words, p->height));
+    size_t m = p->args->m, n = p->args->n, width = width_of(p);
+    size_t longest = lki_max(1, lki_max(p->words, p->height * p->parts->count));
     size_t widest  = SHORT_B / longest / width * width;
 
     p->down   = 1;
@@ -210,16 +219,16 @@ static void pack_short(const product *p, const tile *t, size_t lines, float *to,
 
 /* Packs panels of columns of a transposed `a`, or of b, for the one_chunk kernels. */
 static void pack_panels(const product *p, const void *from, size_t ld, size_t first, size_t columns,
+                        void (*pack)(size_t n, size_t k, size_t height, const void *from,
+                                     size_t ld, float *to),
                         float *to)
 {
-    const lki_gemm_one_chunk *one   = p->kernels->one_chunk;
-    size_t                    width = p->kernels->columns, pair = 2 * one->values;
+    size_t width = p->one->columns;
     for (size_t j = 0; j < columns; j += width)
         for (size_t i = 0, begin = 0; i < p->parts->count; begin = p->parts->ends[i++]) {
-            size_t k = p->parts->ends[i] - begin;
-            one->pack(lki_min(width, columns - j), k, at(from, begin, ld, first + j, p->bytes), ld,
-                      to);
-            to += lki_round_up(k, pair) / one->values * width;
+            pack(lki_min(width, columns - j), p->parts->ends[i] - begin, p->height,
+                 at(from, begin, ld, first + j, p->bytes), ld, to);
+            to += p->height * width;
         }
 }
 
@@ -228,7 +237,7 @@ static void pack_panels(const product *p, const void *from, size_t ld, size_t fi
 static bool are_normal(const product *p, const tile *t)
 {
     enum { BIAS = 127, LAST_BIT = 7, LEAST = 2 * (BIAS + LAST_BIT) - 126 };
-    const lki_gemm_one_chunk *one = p->kernels->one_chunk;
+    const lki_gemm_one_chunk *one = p->one;
     size_t                    k   = p->args->k;
     uint32_t a = one->least_exponent(k, t->rows, at(p->args->a, 0, p->lda, t->row, 2), p->lda);
     uint32_t b = one->least_exponent(k, t->columns, at(p->args->b, 0, p->ldb, t->column, 2),
@@ -236,68 +245,77 @@ static bool are_normal(const product *p, const tile *t)
     return a > 0 && b > 0 && a + b >= LEAST;
 }
 
+/* Returns how many of `left` rows are packed next.  Only the last ones are no whole panels. */
+static size_t next_rows(const product *p, size_t left, bool one)
+{
+    size_t rows = lki_divide_up(left, lki_divide_up(left, LKI_GEMM_M));
+    return one ? lki_min(left, lki_round_up(rows, p->one->columns)) : rows;
+}
+
 /* Packs the operands of a tile over the whole of k, some rows of `a` at a time, and adds the
  * products of all parts in registers. */
 static void short_task(void *context, size_t index, uint32_t thread)
 {
     const product *p    = context;
-    size_t         down = index % p->down, across = index / p->down, width = p->kernels->columns;
+    size_t         down = index % p->down, across = index / p->down, width = width_of(p);
     size_t         first = p->args->m * down / p->down, end = p->args->m * (down + 1) / p->down;
     size_t         units = lki_divide_up(p->args->n, width);
-    size_t         rows  = lki_divide_up(end - first, LKI_GEMM_M);
-    float         *room = lki_exec_private(p->exec, thread);
+    float         *room  = lki_exec_private(p->exec, thread);
     tile t    = { .row = first, .rows = end - first, .column = units * across / p->across * width };
     t.columns = lki_min(p->args->n, units * (across + 1) / p->across * width) - t.column;
 
-    bool one = p->height > 0 && are_normal(p, &t);
+    bool one = p->one != NULL && are_normal(p, &t);
     if (one)
-        pack_panels(p, p->args->b, p->ldb, t.column, t.columns, room);
+        pack_panels(p, p->args->b, p->ldb, t.column, t.columns, p->one->pack_b, room);
     else
-        pack_short(p, &t, lki_round_up(t.columns, width), room, pack_b);
-    for (size_t i = 0; i < rows; i++) {
-        t.row  = first + (end - first) * i / rows;
-        t.rows = first + (end - first) * (i + 1) / rows - t.row;
+        pack_short(p, &t, lki_round_up(t.columns, p->kernels->columns), room, pack_b);
+    for (t.row = first; t.row < end; t.row += t.rows) {
+        t.rows = next_rows(p, end - t.row, one);
         if (one)
-            pack_panels(p, p->args->a, p->lda, t.row, t.rows, room + SHORT_B);
+            pack_panels(p, p->args->a, p->lda, t.row, t.rows, p->one->pack_a, room + SHORT_B);
         else
             pack_short(p, &t, t.rows, room + SHORT_B, pack_a);
         lki_gemm_parts_block block = { .m     = t.rows,
                                        .n     = t.columns,
-                                       .k     = one ? p->height : p->args->k,
+                                       .k     = one ? p->height * p->parts->count : p->args->k,
                                        .a     = room + SHORT_B,
                                        .b     = room,
                                        .parts = p->parts,
                                        .c     = place_of(p, &t, 0),
                                        .ldc   = p->ldc };
         if (one)
-            p->kernels->one_chunk->parts(&block);
+            p->one->parts(&block);
         else
             p->kernels->parts(&block);
     }
 }
 
-/* Returns the rows of words of all parts for the one_chunk kernels; 0 if they cannot be used. */
-static size_t height_of(const product *p)
-{
-    const lki_gemm_one_chunk *one    = p->kernels->one_chunk;
-    size_t                    height = 0;
-    if (one == NULL || !p->args->transpose_a || p->args->transpose_b)
-        return 0;
-    for (size_t i = 0, begin = 0; i < p->parts->count; begin = p->parts->ends[i++]) {
-        size_t k = p->parts->ends[i] - begin;
-        if (k > LKI_CHUNK)
-            return 0;
-        height += lki_round_up(k, 2 * one->values) / one->values;
-    }
-    return height <= lki_min(SHORT_K, one->height_most) ? height : 0;
-}
-
-static const lki_gemm_kernels *kernels_of(const lki_bf16_kernels *bf16, const lki_parts *parts)
+static size_t longest_of(const lki_parts *parts)
 {
     size_t longest = 0;
     for (size_t i = 0, begin = 0; i < parts->count; begin = parts->ends[i++])
         longest = lki_max(longest, parts->ends[i] - begin);
-    return longest <= SHORT_PART ? bf16->short_parts : bf16->gemm;
+    return longest;
+}
+
+/* Takes the one_chunk kernels if they can be used. */
+static void take_one_chunk(product *p, const lki_gemm_one_chunk *one, size_t longest)
+{
+    if (one == NULL || longest > LKI_CHUNK || !p->args->transpose_a || p->args->transpose_b)
+        return;
+    size_t height = lki_max(2, lki_round_up(longest, 2 * one->values) / one->values);
+    if (height * p->parts->count > lki_min(SHORT_K, one->height_most))
+        return;
+    p->one    = one;
+    p->height = height;
+}
+
+/* Takes the kernels of bf16 values. */
+static void take_bf16(product *p, const lki_bf16_kernels *bf16)
+{
+    size_t longest = longest_of(p->parts);
+    take_one_chunk(p, bf16->gemm->one_chunk, longest);
+    p->kernels = p->one != NULL || longest <= SHORT_PART ? bf16->short_parts : bf16->gemm;
 }
 
 void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *parts)
@@ -307,7 +325,7 @@ void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *p
     product            p     = {
                        .args        = args,
                        .parts       = parts,
-                       .kernels     = brain ? kernels_of(all->bf16, parts) : all->gemm,
+                       .kernels     = all->gemm,
                        .elementwise = all->elementwise,
                        .exec        = exec,
                        .bytes       = brain ? 2 : 4,
@@ -325,12 +343,12 @@ void lki_gemm_parts(lk_exec *exec, const lki_gemm_args *args, const lki_parts *p
     LK_ASSERT(!args->accumulate && args->result != LK_BF16 && !args->wide_b);
     LK_ASSERT(parts->count <= LKI_PARTS_MAX && (parts->count & (parts->count - 1)) == 0);
     LK_ASSERT(parts->ends[parts->count - 1] == args->k);
+    if (brain)
+        take_bf16(&p, all->bf16);
     for (size_t i = 0, begin = 0; i < parts->count; begin = parts->ends[i++])
         p.words += words_of(&p, parts->ends[i] - begin);
     bool is_short = p.kernels->parts != NULL && p.words <= SHORT_K;
-    if (is_short) {
-        p.height = height_of(&p);
+    if (is_short)
         choose_tiles(&p);
-    }
     lki_exec_run(exec, p.down * p.across, is_short ? short_task : tile_task, &p);
 }
