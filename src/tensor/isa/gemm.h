@@ -91,9 +91,9 @@ typedef struct {
 } lki_gemm_parts_block;
 
 /* Kernels of such a sum for bf16 values if each part is at most a chunk, and no operand, product or
- * sum can be subnormal.  Operands are panels of `columns` columns, which the packing functions write
- * for part after part.  All parts have the same number of words along k, their height, which is
- * even; lki_gemm_parts_block.k is the height of all parts together. */
+ * sum can be subnormal.  Operands are panels of `columns` columns, which the packing functions
+ * write for part after part.  All parts have the same number of words along k, their height, which
+ * is even; lki_gemm_parts_block.k is the height of all parts together. */
 typedef struct {
     size_t columns;
     size_t values;      /* values of k in a word */
