@@ -34,6 +34,8 @@ enum {
     /* columns of a slab: 384 x 1280 words of b are 1.9 MiB; narrower slabs need more packing of
      * `a` */
     SLAB_COLUMNS  = 1280,
+    NEAR_ROWS     = 64,   /* rows of a tile of windows that only so fit into NEAR_BYTES */
+    NEAR_BYTES    = 48 << 10, /* of a first-level cache */
     TALL_ROWS     = 224,  /* rows of a tile if `a` is not packed */
     /* columns of a tile if `a` is not packed; all three matrices fit into a second-level cache */
     TALL_COLUMNS  = 256,
@@ -236,6 +238,21 @@ static void group_task(void *context, size_t index, uint32_t thread)
     } while (k0 < p->steps);
 }
 
+/* Returns true if `rows` packed rows of windows, their sums, and a panel of b fit into a
+ * first-level cache. */
+static bool fit_near(const product *p, size_t rows)
+{
+    size_t words = (rows + p->kernels->columns) * p->steps + rows * p->args->n;
+    return words * sizeof(float) <= NEAR_BYTES;
+}
+
+/* Returns the maximum rows of a tile whose `a` is packed. */
+static size_t packed_rows(const product *p)
+{
+    bool near = p->args->windows != NULL && !fit_near(p, TILE_ROWS) && fit_near(p, NEAR_ROWS);
+    return near ? NEAR_ROWS : by_columns(p) ? PACKED_ROWS : TILE_ROWS;
+}
+
 /* Chooses tiles so that all threads compute the same number of tiles, and so that a thread computes
  * several tiles if a single one would be too large.  Rows are divided first, because a packed `a`
  * is used by one tile only. */
@@ -246,7 +263,7 @@ static void choose_tiles(product *p)
     size_t panels  = lki_divide_up(p->columns, p->kernels->columns);
     size_t wanted  = threads == 1 ? 1 : (by_columns(p) ? 2 : 4) * threads;
     size_t widest  = tall ? TALL_COLUMNS : by_columns(p) ? p->columns : SLAB_COLUMNS;
-    size_t down    = lki_divide_up(m, tall ? TALL_ROWS : by_columns(p) ? PACKED_ROWS : TILE_ROWS);
+    size_t down    = lki_divide_up(m, tall ? TALL_ROWS : packed_rows(p));
     size_t across  = lki_divide_up(p->columns, widest);
 
     while (down * across < wanted || down * across % threads != 0)
