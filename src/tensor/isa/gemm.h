@@ -137,12 +137,13 @@ typedef struct {
     /* Packs a panel of floats, which are rounded to the operands' type; NULL in FP32. */
     void (*pack_wide_b)(bool transposed, size_t n, size_t k, const void *b, size_t ldb, float *to);
 
-    /* Copies values `at` .. `at` + `count` - 1 of rows first .. first + rows - 1 of windows to rows
-     * that are `pitch` values apart, with zeros after the values of a row; NULL in FP32. */
-    void (*copy_windows)(const lki_windows *windows, size_t first, size_t rows, size_t at,
-                         size_t count, uint16_t *to, size_t pitch);
+    /* Packs values `at` .. `at` + `count` - 1 of rows first .. first + rows - 1 of windows, as the
+     * columns of a panel of b that is not transposed.  `scratch` has room for `rows` rows of
+     * `columns` values.  NULL in FP32. */
+    void (*pack_window_columns)(const lki_windows *windows, size_t first, size_t rows, size_t at,
+                                size_t count, uint16_t *scratch, float *to);
 
-    /* Packs the same values as an `a` that is not transposed. */
+    /* Packs the same values as rows of an `a` that is not transposed. */
     void (*pack_windows)(const lki_windows *windows, size_t first, size_t rows, size_t at,
                          size_t count, float *to);
 

@@ -168,6 +168,16 @@ LKI_SIMD void u16_zip(const uint16_t *low, const uint16_t *high, float *to)
     _mm512_storeu_si512(to, _mm512_permutex2var_epi16(a, first, b));
     _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi16(a, second, b));
 }
+/* Joins 16 values of each of two rows to words. */
+LKI_SIMD v16i v16i_zip_u16(const uint16_t *low, const uint16_t *high)
+{
+    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9,
+                                           24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1,
+                                           16, 0);
+    __m512i both = _mm512_castsi256_si512(_mm256_loadu_si256((const void *)low));
+    both         = _mm512_inserti64x4(both, _mm256_loadu_si256((const void *)high), 1);
+    return _mm512_permutexvar_epi16(order, both);
+}
 LKI_SIMD void v16i_store_u16_n(uint16_t *p, size_t n, v16i x)
 {
     if (n == 16)

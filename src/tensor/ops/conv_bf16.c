@@ -346,8 +346,8 @@ static void multiply_windows(const gradient *g, const share *own, size_t first, 
     const lki_gemm_kernels *k     = g->kernels->bf16->gemm;
     size_t                  words = lki_gemm_words(k, 2, pixels);
     void                   *rows  = buffer + WINDOWS_AT;
-    k->copy_windows(&own->windows, first, pixels, own->first_column + j, block->n, rows, COLUMNS);
-    k->pack_b(false, block->n, pixels, rows, COLUMNS, buffer + PACKED_AT);
+    k->pack_window_columns(&own->windows, first, pixels, own->first_column + j, block->n, rows,
+                           buffer + PACKED_AT);
     block->m          = own->co.count;
     block->k          = words;
     block->row_stride = words;

@@ -8,7 +8,8 @@
 /* n, h, w, cin, cout, kh, kw, stride, pad.  The first shapes are odd sizes and shapes of real
  * networks.  Then follow kernels larger than the image, strides larger than the kernel, shapes that
  * exceed a task's buffers, and matrix products: the third has sums that dx must not hold, and of
- * the last two dw is a product, too. */
+ * the last two dw is a product, too.  The last four have multiples of 16 channels and of 4 columns,
+ * with padding in a part of four windows or in all of them. */
 static const lki_conv_shape shapes[] = {
     { 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0 },    { 2, 5, 6, 3, 16, 3, 3, 1, 1, 0, 0 },
     { 1, 9, 7, 16, 33, 3, 3, 1, 1, 0, 0 },  { 3, 8, 8, 20, 17, 3, 3, 2, 1, 0, 0 },
@@ -22,6 +23,8 @@ static const lki_conv_shape shapes[] = {
     { 2, 11, 10, 3, 2, 7, 7, 2, 3, 0, 0 },   { 3, 20, 20, 32, 96, 1, 1, 1, 0, 0, 0 },
     { 3, 9, 8, 64, 33, 1, 1, 2, 0, 0, 0 },   { 2, 3, 7, 36, 500, 1, 1, 1, 0, 0, 0 },
     { 1, 2, 3, 520, 512, 1, 1, 1, 0, 0, 0 }, { 2, 3, 4, 530, 500, 1, 1, 2, 0, 0, 0 },
+    { 3, 16, 16, 16, 4, 3, 3, 1, 1, 0, 0 },  { 2, 9, 16, 48, 5, 3, 3, 2, 1, 0, 0 },
+    { 1, 6, 12, 32, 7, 5, 5, 1, 2, 0, 0 },   { 3, 4, 4, 16, 3, 9, 11, 1, 5, 0, 0 },
 };
 
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
