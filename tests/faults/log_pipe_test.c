@@ -1,8 +1,10 @@
-/* log_pipe_test.c -- kills workers of a run whose log is a pipe.
+/* log_pipe_test.c -- kills workers and holds up readers of runs whose log is a pipe.
  *
  * Goal:   the reader of the pipe gets the log of all workers, also of those that continue or start
- *         after others.  Without a reader the run goes on.
- * Method: the reader is cat, which ends when no process has the pipe open for writing.
+ *         after others.  Without a reader the run goes on.  A reader that does not read ends no
+ *         run that waits for it, unless the run is asked to stop or other ranks would time out.
+ * Method: the reader is cat, which ends when no process has the pipe open for writing.  The reader
+ *         that does not read is a descriptor of the shell.
  */
 #include "faults/survivors.h"
 
@@ -77,6 +79,62 @@ static void a_run_continues_without_the_reader_of_its_log(void **state)
     assert_says(r.err, "stopped on request after step ");
 }
 
+/* Runs a line of the shell after the start of a run ($!) that waits for room in its log, of which 4
+ * is the reader.  Then reads what is left, and ends with the status of the run. */
+static void stall(command_result *r, const char *folder, const char *options, const char *then)
+{
+    static char line[2000];
+    (void)snprintf(line, sizeof line, "rm -rf pipe got ck; mkfifo pipe; : >said; "
+                   "exec 3<>pipe 4<pipe; " LK_TEST_COMMAND " " MLP
+                   "--log pipe %s 2>said 3>&- 4>&- & exec 3>&-; "
+                   "until grep -q 'a full pipe, whose reader does not read' said; do "
+                   "kill -0 $! || exit 9; sleep 0.1; done; %s; wait $!; s=$?; cat <&4 >>got; "
+                   "cat said >&2; exit $s", options, then);
+    (void)run_shell(r, folder, line);
+}
+
+static void a_run_waits_for_its_reader(void **state)
+{
+    static const char *const options[] = { "--workers 1 --steps 1500", "--workers 2 --steps 1500" };
+    static command_result    r;
+    for (size_t i = 0; i < 2; i++) {
+        stall(&r, *state, options[i], "cat <&4 >got");
+        if (r.status != 0)
+            fail_msg("%s: status %d: %s", options[i], r.status, r.err);
+        assert_int_equal(count_of(r.err, "a full pipe, whose reader does not read"), 1);
+        shell(&r, state, "test $(grep -c loss_bits got) = 1500 && tail -n 1 got | grep -q weights",
+              0);
+    }
+}
+
+static void a_run_whose_reader_does_not_read_is_stopped(void **state)
+{
+    static const char *const options[] = { "--workers 1", "--workers 2",
+                                           "--workers 2 --worker-mode threads" };
+    static command_result    r;
+    for (size_t i = 0; i < 3; i++) {
+        char all[200];
+        (void)snprintf(all, sizeof all, "%s --steps 100000000 --checkpoint ck", options[i]);
+        stall(&r, *state, all, "kill -TERM $!");
+        if (r.status != 75)
+            fail_msg("%s: status %d: %s", all, r.status, r.err);
+        assert_says(r.err, "note: nobody reads the log 'pipe', and the run is to stop: the log "
+                    "lacks its last lines");
+        assert_says(r.err, "stopped on request after step ");
+        shell(&r, state, "grep -q loss_bits got && tail -n 1 got | grep -q '}$'", 0);
+    }
+}
+
+static void a_run_that_cannot_wait_names_the_pipe(void **state)
+{
+    static command_result r;
+    stall(&r, *state, "--workers 2 --steps 100000000 --timeout 8", "true");
+    if (r.status != 1)
+        fail_msg("status %d: %s", r.status, r.err);
+    assert_says(r.err, "cannot write the log 'pipe': the pipe is full, and rank 0 has waited");
+    assert_says_not(r.err, " ms for rank 0");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -84,6 +142,9 @@ int main(void)
         cmocka_unit_test_setup(a_log_keeps_its_reader_if_a_run_begins_anew, begin_afresh),
         cmocka_unit_test_setup(a_log_keeps_its_reader_over_a_restart, begin_afresh),
         cmocka_unit_test_setup(a_run_continues_without_the_reader_of_its_log, begin_afresh),
+        cmocka_unit_test_setup(a_run_waits_for_its_reader, begin_afresh),
+        cmocka_unit_test_setup(a_run_whose_reader_does_not_read_is_stopped, begin_afresh),
+        cmocka_unit_test_setup(a_run_that_cannot_wait_names_the_pipe, begin_afresh),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

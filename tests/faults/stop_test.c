@@ -210,11 +210,12 @@ static void a_pause_by_ctrl_z_is_no_failure(void **state)
     assert_string_equal(digits, wanted);
 }
 
-/* Signals one worker, which forwards the request to the launcher.  The request is for the job. */
+/* Signals one worker, which forwards the request to the launcher.  The request is for the job, and
+ * the job has so many steps that it does not end before. */
 static void a_signal_to_one_worker_stops_the_job(void **state)
 {
     static job j;
-    job_start(&j, *state, 3, RUN);
+    job_start(&j, *state, 3, MLP "--checkpoint ck --steps 100000000 --log pipe");
     job_await_step(&j, HIT_AT);
     job_hit(&j, j.worker[1], SIGTERM);
     (void)job_wait(&j);

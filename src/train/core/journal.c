@@ -6,7 +6,6 @@
  * display, the event files and the metrics get the same values.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <libgen.h>
 #include <math.h>
 #include <stdarg.h>
@@ -23,12 +22,14 @@
 #include "train/core/display.h"
 #include "train/core/events.h"
 #include "train/core/identity.h"
+#include "train/core/log_pipe.h"
 #include "train/core/metrics.h"
 #include "train/options.h"
 
 struct lki_report_file {
     const lk_train_config *config;
     FILE                  *log; /* NULL: no --log */
+    lki_log_pipe           pipe;          /* if the log is one */
     lk_label               label;         /* of the run */
     char                   repeated[160]; /* options that every line repeats */
     lki_display            display;
@@ -75,34 +76,6 @@ static lk_status find_prefix(const char *path, uint64_t start, size_t *bytes)
     return LK_OK;
 }
 
-/* Returns true if the run is to end. */
-static bool is_stopped(const lk_train_config *c)
-{
-    return c->calls.stop != NULL && c->calls.stop(c->calls.stop_context);
-}
-
-/* Opens a pipe for writing.  Fails with ENXIO if it has no reader or, if the run `waits` for one,
- * says so after a second, and fails with ECANCELED if the run is to end before. */
-static int open_pipe(lki_journal *journal, const char *path, bool waits)
-{
-    const struct timespec moment = { .tv_nsec = 20000000 };
-    for (uint64_t i = 0;; i++) {
-        int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK);
-        if (fd >= 0)
-            (void)fcntl(fd, F_SETFL, O_APPEND);
-        if (fd >= 0 || errno != ENXIO || !waits)
-            return fd;
-        if (is_stopped(journal->config)) {
-            errno = ECANCELED;
-            return -1;
-        }
-        if (i == 50)
-            lki_journal_note(journal, "note: the log '%s' is a pipe that nobody reads; waiting for "
-                             "a reader", path);
-        (void)nanosleep(&moment, NULL);
-    }
-}
-
 /* Opens the log, and locks it if it is a regular file.  Sets `is_free` to false if another process
  * has locked it.  If the log is a pipe without a reader, the run `waits` for one or goes on without
  * the log. */
@@ -110,10 +83,9 @@ static lk_status log_open(lki_journal *journal, const char *path, bool waits, bo
 {
     struct stat info;
     *is_free     = true;
-    if (stat(path, &info) == 0 && S_ISFIFO(info.st_mode)) {
-        int fd       = open_pipe(journal, path, waits);
-        journal->log = fd >= 0 ? fdopen(fd, "a") : NULL;
-    } else
+    if (stat(path, &info) == 0 && S_ISFIFO(info.st_mode))
+        journal->log = lki_log_pipe_open(&journal->pipe, path, waits);
+    else
         journal->log = fopen(path, "ae");
     if (journal->log == NULL && !waits && errno == ENXIO) {
         lki_journal_note(journal, "note: nobody reads the log '%s' any more; the run goes on "
@@ -153,6 +125,7 @@ lk_status lki_journal_open(lki_journal **out, const lk_train_config *config)
     *out                 = NULL;
     LK_TRY(LKI_NEW(&journal, 1, "log"));
     journal->config   = config;
+    journal->pipe     = (lki_log_pipe){ .journal = journal, .config = config };
     lki_display_open(&journal->display, config);
     lki_metrics_open(&journal->metrics, config->outputs.metrics);
     journal->label    = lki_fields_label(config);
@@ -165,6 +138,14 @@ void lki_journal_waits(lki_journal *journal, const char *who)
 {
     if (journal != NULL)
         (void)snprintf(journal->display.waits, sizeof journal->display.waits, "%s", who);
+}
+
+void lki_journal_limit(lki_journal *journal, double seconds)
+{
+    if (journal == NULL)
+        return;
+    journal->pipe.limit  = seconds;
+    journal->pipe.waited = 0;
 }
 
 lk_status lki_journal_header(lki_journal *journal, json_t *line, const char *exactness_id)
@@ -339,7 +320,13 @@ void lki_journal_say(lki_journal *journal, const char *format, ...)
 
 static lk_status log_checked(const lki_journal *journal, int written)
 {
-    if (written < 0 || ferror(journal->log))
+    const bool failed = written < 0 || ferror(journal->log);
+    if (failed && errno == ETIMEDOUT && journal->pipe.waited > 0)
+        return lk_fail(LK_EIO, "cannot write the log '%s': the pipe is full, and rank 0 has waited "
+                       "%.1f s for its reader, while other ranks wait for rank 0: let the reader "
+                       "read on, raise `timeout_ms`, or log to a file", journal->config->log,
+                       journal->pipe.waited);
+    if (failed)
         return lk_fail(LK_EIO, "cannot write the log '%s': %s", journal->config->log,
                        strerror(errno));
     return LK_OK;
@@ -428,7 +415,8 @@ lk_status lki_journal_step(lki_journal *journal, const lki_step_record *r)
     if (journal == NULL)
         return LK_OK;
     lki_display_step(&journal->display, r);
-    journal->last = *r;
+    journal->last        = *r;
+    journal->pipe.waited = 0; /* other ranks have waited for the previous step only */
     LK_TRY(lki_events_step(journal->events, r));
     LK_TRY(lki_metrics_write(&journal->metrics, metrics_of(journal, false)));
     if (r->skips)

@@ -24,6 +24,10 @@ LK_NODISCARD lk_status lki_journal_open(lki_journal **out, const lk_train_config
 /* Sets who is waited for, as the display says it; "" for nobody. */
 void lki_journal_waits(lki_journal *journal, const char *who);
 
+/* Sets for how long the lines of a step, from now on, may wait for room if the log is a pipe.  Then
+ * they fail; 0 = they wait for ever. */
+void lki_journal_limit(lki_journal *journal, double seconds);
+
 /* Sets the label of all following log lines. */
 void lki_journal_label(lki_journal *journal, lk_label label);
 

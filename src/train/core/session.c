@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "comm/worker.h"
 #include "lockstep/checkpoint.h"
 
 enum { PATIENCE_MS = 3600 * 1000 };
@@ -36,9 +37,26 @@ lki_log_run lki_log_run_of(const lki_session *session)
     return run;
 }
 
+/* Limits how long rank 0 waits for the reader of a log that is a pipe: it fails, with an error that
+ * names the pipe, before other ranks time out. */
+static void limit_log(lki_session *session)
+{
+    const bool is_awaited = session->ranks > 1 && !session->patient;
+    lki_journal_limit(session->journal,
+                      is_awaited ? 0.75e-3 * lki_comm_timeout_ms(session->comm) : 0);
+}
+
+lk_status lki_session_journal(lki_session *session)
+{
+    LK_TRY(lki_journal_open(&session->journal, session->config));
+    limit_log(session);
+    return LK_OK;
+}
+
 void lki_let_rank_0_work(lki_session *session, bool work)
 {
     session->patient = work;
+    limit_log(session);
     if (session->rank != 0)
         lk_comm_set_timeout(session->comm, work ? PATIENCE_MS : 0);
 }

@@ -119,6 +119,9 @@ lki_session lki_session_of(const lk_train_config *config, lk_comm *given, lk_com
 /* Describes the run, as it begins, for the check of its log. */
 lki_log_run lki_log_run_of(const lki_session *session);
 
+/* Opens the journal, on rank 0. */
+LK_NODISCARD lk_status lki_session_journal(lki_session *session);
+
 /* Raises (`work`) or restores the timeout of all ranks except rank 0, while they wait for rank 0 to
  * read or write files.  The death of a rank is still detected at once. */
 void lki_let_rank_0_work(lki_session *session, bool work);

@@ -66,7 +66,7 @@ lk_status lki_session_open(lki_session *s)
     if (c->host_memory > 0)
         LK_TRY(lki_comm_limit_memory(s->comm, c->host_memory));
     if (s->rank == 0 && s->journal == NULL)
-        LK_TRY(lki_journal_open(&s->journal, c));
+        LK_TRY(lki_session_journal(s));
     LK_TRY(lk_dataset_open(&s->dataset, c->data.source, &options));
     lki_exactness_id(c, lk_dataset_describe(s->dataset), s->exactness_id);
     LK_TRY(lki_verify_same_start(s)); /* waits for all ranks */

@@ -200,7 +200,7 @@ void lki_take_group(lki_session *s, lk_comm *next)
     s->comm    = next;
     s->rank    = lk_comm_rank(next);
     s->ranks   = lk_comm_size(next);
-    s->patient = false;
+    lki_let_rank_0_work(s, false);
 }
 
 lk_status lki_regroup(lki_session *s, const lk_error *why, double begun)
@@ -219,7 +219,7 @@ lk_status lki_regroup(lki_session *s, const lk_error *why, double begun)
     s->depleted      = s->ranks < s->config->elastic.workers_least;
     lk_status status = LK_OK;
     if (s->rank == 0 && s->journal == NULL)
-        status = lki_journal_open(&s->journal, s->config);
+        status = lki_session_journal(s);
     if (status == LK_OK)
         lki_note_succession(s, &t);
     if (before != s->given)
@@ -435,7 +435,7 @@ static lk_status take_files(lki_session *s, uint64_t done)
     const lk_train_config *c = s->config;
     if (s->rank != 0 || s->journal != NULL)
         return LK_OK;
-    LK_TRY(lki_journal_open(&s->journal, c));
+    LK_TRY(lki_session_journal(s));
     lki_journal_label(s->journal, lki_run_label(s));
     LK_TRY(take_log(s, done));
     if (c->checkpoint.folder == NULL)
