@@ -68,6 +68,12 @@ typedef struct lk_checkpoint lk_checkpoint;
  * overwritten. */
 LK_API LK_NODISCARD lk_status lk_checkpoint_exists(const char *dir, bool *out);
 
+/* Returns true if a run has begun to go back to the checkpoint of *step in DIR, and has not
+ * recorded its command yet: it is about to begin, or was killed.  The checkpoints of later steps
+ * are in the directory `aside` of DIR, or are to be moved there. */
+LK_API bool lk_checkpoint_goes_back(const char *dir, uint64_t *step, char aside[32]);
+
+
 /* Opens `path`: a step directory, or a directory of steps, of which the newest valid one is opened.
  * In the second case `notes` (may be NULL) receives one line for every newer step that was skipped,
  * with the reason.  Verifies the manifest and every block of every file.  LK_ECORRUPT names the

@@ -188,7 +188,8 @@ typedef struct {
     /* Called on rank 0 before the first step, when no other run can use the files of this one: the
      * checkpoint directory, which is there, and the log.  A program may keep a record of the run
      * there.  If ranks are lost before the first step, the function may be called again.  Not
-     * called if all steps have been made before. */
+     * called if all steps have been made before.  lk_checkpoint_goes_back() is true until it
+     * returns, if the run goes back to an earlier checkpoint. */
     void (*begun)(void *context);
     void *begun_context;
 } lk_train_calls;

@@ -1,7 +1,9 @@
 /* aside_test.c -- tests a crash at every change of a directory whose later steps are set aside.
  *
  * Goal:   after a crash the directory lists all steps or those that stay, never some of the others.
- *         The next run completes what was begun.  The same holds while steps are moved back.
+ *         It says that a run goes back from when steps are left out until the command is recorded.
+ *         The next run completes what was begun, and removes the drafts.  The same holds while
+ *         steps are moved back.
  * Method: the linker replaces the C library's functions by the functions below (aside_test.wrap).
  *         A forked child crashes at its k-th call of them.  k increases until the child ends
  *         without reaching its crash.
@@ -17,8 +19,10 @@
 
 #include <cmocka.h>
 
+#include "base/file.h"
 #include "base/memory.h"
 #include "checkpoint/directory.h"
+#include "lockstep/checkpoint.h"
 
 enum { STEPS = 5, LAST = 2, CRASHED = 99, FAILED = 1 };
 
@@ -92,8 +96,16 @@ static bool exists(const char *dir, const char *name)
     return lki_directory_join(path, dir, name) == LK_OK && access(path, F_OK) == 0;
 }
 
-/* Sets steps aside and, with `back`, moves them back.  Crashes at the k-th call.  Returns the
- * child's exit status. */
+/* Records the command of the run, as `lockstep train` does before it ends setting aside. */
+static bool record(const char *dir)
+{
+    char path[LKI_PATH_BYTES];
+    return lki_directory_join(path, dir, LK_RUN_COMMAND) == LK_OK &&
+           lki_file_replace(path, "{}", 2) == LK_OK;
+}
+
+/* Sets steps aside, and records the command or, with `back`, moves them back.  Crashes at the k-th
+ * call.  Returns the child's exit status. */
 static int crash(const char *dir, bool back, long k)
 {
     pid_t child = fork();
@@ -106,12 +118,32 @@ static int crash(const char *dir, bool back, long k)
         bool good = lki_steps_set_aside(name, &count, dir, LAST) == LK_OK && count == STEPS - LAST;
         left      = back ? k : left;
         good      = good && (back ? lki_steps_put_back(dir, name)
-                                  : lki_steps_are_aside(dir) == LK_OK);
+                                  : record(dir) && lki_steps_are_aside(dir) == LK_OK);
         _exit(good ? 0 : FAILED);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
     return WEXITSTATUS(status);
+}
+
+/* Returns true if the directory, or one in it, has drafts. */
+static bool has_drafts(const char *dir)
+{
+    char line[64];
+    (void)snprintf(line, sizeof line, "find %s -name '*.new' | grep -q .", dir);
+    return system(line) == 0;
+}
+
+/* Expects that the directory says that a run goes back while steps are left out, and that run has
+ * not recorded its command. */
+static void check_going_back(const char *dir, bool left_out)
+{
+    char     name[32];
+    uint64_t step;
+    const bool back = lk_checkpoint_goes_back(dir, &step, name);
+    if (back)
+        assert_true(step == LAST && strcmp(name, "set-aside-1") == 0);
+    assert_true(back || !left_out || exists(dir, LK_RUN_COMMAND));
 }
 
 /* Begins the next run.  Returns the number of steps that it has set aside. */
@@ -128,12 +160,16 @@ static size_t complete(const char *dir)
 static void crash_everywhere(bool back)
 {
     int    status = CRASHED;
-    size_t seen[STEPS + 1] = { 0 };
+    size_t seen[STEPS + 1] = { 0 }, drafts = 0;
     for (long k = 1; status == CRASHED; k++) {
         char dir[32];
         make_steps(dir);
         status             = crash(dir, back, k);
-        const size_t count = listed(dir), aside = complete(dir);
+        const size_t count = listed(dir);
+        check_going_back(dir, count == LAST);
+        drafts += has_drafts(dir);
+        const size_t aside = complete(dir);
+        assert_false(has_drafts(dir));
         assert_true(count == STEPS || count == LAST);
         assert_int_equal(listed(dir), count);
         assert_int_equal(aside, status == CRASHED && count == LAST ? STEPS - LAST : 0);
@@ -142,12 +178,31 @@ static void crash_everywhere(bool back)
     }
     assert_int_equal(status, 0);
     assert_true(seen[LAST] > STEPS - LAST && seen[STEPS] > 0);
+    assert_true(back || drafts == 2); /* of the file that says so, and of the command */
 }
 
 static void a_crash_while_steps_are_set_aside(void **state)
 {
     (void)state;
     crash_everywhere(false);
+}
+
+/* Puts files with names like those of drafts into the directory.  Expects that only those of
+ * processes that are gone are removed. */
+static void drafts_of_others_stay(void **state)
+{
+    char dir[32], line[512];
+    (void)state;
+    make_steps(dir);
+    (void)snprintf(line, sizeof line, "cd %s; touch .going-back.%ld.new command.json.%ld.new "
+                   ".going-back.x.new command.json.1.new .going-back.new command.json.1.new.new "
+                   "my.%ld.new log.jsonl.%ld.new; sh -c 'touch .going-back.$$.new'", dir,
+                   (long)getpid(), (long)getpid(), (long)getpid(), (long)getpid());
+    assert_int_equal(system(line), 0);
+    assert_int_equal(complete(dir), 0);
+    (void)snprintf(line, sizeof line, "cd %s; [ $(ls -A | grep -c new) = 6 ]", dir);
+    assert_int_equal(system(line), 0);
+    remove_all(dir);
 }
 
 static void a_crash_while_steps_are_moved_back(void **state)
@@ -161,6 +216,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_crash_while_steps_are_set_aside),
         cmocka_unit_test(a_crash_while_steps_are_moved_back),
+        cmocka_unit_test(drafts_of_others_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <libgen.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "lockstep/checkpoint.h"
 
 lk_status lki_directory_join(char out[LKI_PATH_BYTES], const char *folder, const char *name)
 {
@@ -100,9 +102,10 @@ static lk_status list_all(uint64_t **out, size_t *count, const char *dir)
     return status;
 }
 
-/* Reads the file that says that steps are being set aside: "2 set-aside-1".  Returns false if there
- * is none. */
-static bool read_going_back(const char *dir, uint64_t *step, char name[LKI_STEP_NAME_BYTES])
+_Static_assert(LKI_STEP_NAME_BYTES == 32, "lk_checkpoint_goes_back() writes such a name");
+
+/* Reads the file that says that steps are being set aside: "2 set-aside-1". */
+bool lk_checkpoint_goes_back(const char *dir, uint64_t *step, char name[LKI_STEP_NAME_BYTES])
 {
     char path[LKI_PATH_BYTES];
     name[0]    = '\0';
@@ -120,7 +123,7 @@ lk_status lki_steps_list(uint64_t **out, size_t *count, const char *dir)
     uint64_t last;
     size_t   later = 0;
     LK_TRY(list_all(out, count, dir));
-    if (!read_going_back(dir, &last, name))
+    if (!lk_checkpoint_goes_back(dir, &last, name))
         return LK_OK;
     while (later < *count && (*out)[later] > last)
         later++;
@@ -184,10 +187,41 @@ lk_status lki_steps_are_aside(const char *dir)
 {
     char path[LKI_PATH_BYTES];
     LK_TRY(lki_directory_join(path, dir, LKI_GOING_BACK));
+    LK_TRY(lki_directory_sync(dir)); /* what the run has recorded must not come after */
     if (unlink(path) == 0)
         return lki_directory_sync(dir);
     return errno == ENOENT ? LK_OK
                            : lk_fail(LK_EIO, "cannot remove '%s': %s", path, strerror(errno));
+}
+
+/* Returns true if a file is the draft NAME.PID.new, as lki_file_draft() makes it, of a process that
+ * is gone.  One with the id of this process is of an earlier one. */
+static bool is_left_draft(const char *file, const char *name)
+{
+    const size_t length = strlen(name);
+    if (strncmp(file, name, length) != 0 || file[length] != '.')
+        return false;
+    const char  *digits = file + length + 1;
+    const size_t count  = strspn(digits, "0123456789");
+    if (count == 0 || count > 9 || digits[0] == '0' || strcmp(digits + count, ".new") != 0)
+        return false;
+    const pid_t process = (pid_t)strtol(digits, NULL, 10);
+    return process == getpid() || (kill(process, 0) != 0 && errno == ESRCH);
+}
+
+/* Removes the drafts of a file in `dir` that killed processes have left.  The caller holds the lock
+ * of the run's directory, so no process on another host has a draft there. */
+static void sweep_drafts(const char *dir, const char *name)
+{
+    char           path[LKI_PATH_BYTES];
+    struct dirent *found;
+    DIR           *directory = opendir(dir);
+    while (directory != NULL && (found = readdir(directory)) != NULL)
+        if (is_left_draft(found->d_name, name) &&
+            lki_directory_join(path, dir, found->d_name) == LK_OK)
+            (void)unlink(path);
+    if (directory != NULL)
+        (void)closedir(directory);
 }
 
 /* Moves the steps after `step` into the directory `name`, and counts all that are there. */
@@ -218,24 +252,28 @@ lk_status lki_steps_set_aside(char name[LKI_STEP_NAME_BYTES], size_t *count, con
 {
     char       path[LKI_PATH_BYTES];
     uint64_t   last  = UINT64_MAX, *steps = NULL;
-    const bool begun = read_going_back(dir, &last, name);
+    const bool begun = lk_checkpoint_goes_back(dir, &last, name);
     *count           = 0;
+    sweep_drafts(dir, LKI_GOING_BACK);
+    sweep_drafts(dir, LK_RUN_COMMAND);
     LK_TRY(list_all(&steps, count, dir));
     const bool later = *count > 0 && steps[0] > step;
     lki_free(steps);
     *count = 0;
     if (!begun && !later)
         return LK_OK;
-    if (!begun)
+    if (!begun) {
         LK_TRY(make_aside(name, path, dir));
-    else if (lki_directory_join(path, dir, name) == LK_OK)
+    } else if (lki_directory_join(path, dir, name) == LK_OK) {
         (void)mkdir(path, 0777); /* mostly there; if it cannot be made, moving fails */
+        sweep_drafts(path, LKI_ASIDE_LOG);
+    }
     step             = lki_min(step, last);
     lk_status status = write_going_back(dir, step, name);
     if (status == LK_OK)
         status = move_later(dir, name, step, count);
-    if (status == LK_OK)
-        return LK_OK;
+    if (status == LK_OK || begun)
+        return status;
     lk_error why = *lk_error_last();
     (void)lki_steps_put_back(dir, name);
     return lki_fail_again(&why);

@@ -30,12 +30,14 @@ LK_NODISCARD lk_status lki_steps_list(uint64_t **out, size_t *count, const char 
 
 /* Moves the steps of `dir` after `step` into a new directory there, set-aside-1 or the next that is
  * free, and writes its name.  Sets *count to the number of steps there; 0: there are none.  If a
- * process died while it set steps aside, completes that, also with UINT64_MAX as `step`.  After a
- * failure all are where they were, as far as possible. */
+ * process died while it set steps aside, completes that, also with UINT64_MAX as `step`.  Removes
+ * drafts that killed processes have left.  The caller holds the lock of `dir`.  After a failure all
+ * are where they were, as far as possible, but what another process has begun stays begun. */
 LK_NODISCARD lk_status lki_steps_set_aside(char name[LKI_STEP_NAME_BYTES], size_t *count,
                                            const char *dir, uint64_t step);
 
-/* Ends it.  Until then lki_steps_list() leaves out all later steps. */
+/* Ends it, when the run has recorded its command.  Until then lki_steps_list() leaves out all later
+ * steps, and lk_checkpoint_goes_back() is true. */
 LK_NODISCARD lk_status lki_steps_are_aside(const char *dir);
 
 /* Moves all steps back instead, and removes the directory with its log.  Returns false if it is

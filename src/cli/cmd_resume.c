@@ -4,6 +4,7 @@
 
 #include "cli/commands.h"
 #include "cli/record.h"
+#include "lockstep/checkpoint.h"
 
 typedef struct {
     const char *run;
@@ -41,6 +42,33 @@ static bool has(char *const *more, const char *name)
     return false;
 }
 
+/* Returns true if --resume=STEP is among the arguments. */
+static bool has_step(char *const *more)
+{
+    for (; *more != NULL; more++)
+        if (strncmp(*more, "--resume=", 9) == 0 && strspn(*more + 9, "0123456789") > 0)
+            return true;
+    return false;
+}
+
+/* Refuses to continue with the recorded options after a run was killed that went back, perhaps with
+ * others.  Returns false, with the reason, if that is so. */
+static bool is_recorded(const char *run)
+{
+    char     aside[32];
+    uint64_t step;
+    if (!lk_checkpoint_goes_back(run, &step, aside))
+        return true;
+    fprintf(stderr, "lockstep resume: a run that goes back to step %llu of '%s' has not begun its "
+                    "first step, and its options are not recorded yet.  If it was killed, give its "
+                    "whole command again, with --resume=%llu.  To continue the former run instead, "
+                    "move the checkpoints in '%s/%s' back to '%s', replace the lines after step "
+                    "%llu in the log by those of log.jsonl there (if it is there), and then remove "
+                    "'%s/.going-back'\n", (unsigned long long)step, run, (unsigned long long)step,
+            run, aside, run, (unsigned long long)step, run);
+    return false;
+}
+
 static int resume_main(int argc, char **argv)
 {
     int         status = LKI_EXIT_USAGE, count;
@@ -54,6 +82,8 @@ static int resume_main(int argc, char **argv)
     if (has(argv + 2, "--adapter"))
         return lki_usage_error(&lki_command_resume, "--adapter: a run goes on with the adapters of "
                                "its checkpoint; leave it out, or start a new run with it");
+    if (!has_step(argv + 2) && !is_recorded(run))
+        return LKI_EXIT_USAGE;
     char **more = calloc((size_t)argc + 1, sizeof *more);
     if (more == NULL) {
         fprintf(stderr, "lockstep resume: out of memory\n");

@@ -166,11 +166,25 @@ static saves saves_of(const char *dir, int64_t from)
     return s;
 }
 
-/* Returns true if the run still has to set checkpoints aside: the newest of them, which moves last,
- * is in its place.  The run may make the same step again, in another directory. */
+/* Returns true if a run in the directory goes back to *step, and has not recorded its command. */
+static bool is_under_way(const saves *s, int64_t *step)
+{
+    char       aside[32];
+    uint64_t   last = 0;
+    const bool yes  = s->dir != NULL && lk_checkpoint_goes_back(s->dir, &last, aside);
+    *step           = (int64_t)last;
+    return yes;
+}
+
+/* Returns true if the run has to go back again: it has not begun, or it has not set all checkpoints
+ * aside, and the newest of them, which moves last, is in its place.  The run may make the same step
+ * again, in another directory. */
 static bool goes_back(const saves *s)
 {
     struct stat now;
+    int64_t     step;
+    if (s->from >= 0 && is_under_way(s, &step))
+        return true;
     return s->leaves && find_step(s->dir, s->newest, &now) && now.st_dev == s->left.st_dev &&
            now.st_ino == s->left.st_ino;
 }
@@ -179,10 +193,11 @@ static bool goes_back(const saves *s)
 static void say_how(char *text, size_t bytes, const saves *s)
 {
     const int64_t newest = s->dir != NULL ? newest_step(s->dir) : -1;
-    text[0]              = '\0';
-    if (goes_back(s))
+    int64_t       step;
+    text[0] = '\0';
+    if (is_under_way(s, &step) || goes_back(s))
         (void)snprintf(text, bytes, "; the same command goes back to step %lld again",
-                       (long long)s->from);
+                       (long long)(s->from >= 0 ? s->from : step));
     else if (newest >= 0)
         (void)snprintf(text, bytes, "; `checkpoint.resume` %s continues after step %lld", s->dir,
                        (long long)newest);

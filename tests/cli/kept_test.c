@@ -321,18 +321,26 @@ static void later_checkpoints_are_set_aside(void **state)
     assert_says(r.err, "back.jsonl' lacks steps 2, 4 to 6 of this run");
 }
 
-/* Continues a run that was killed between two moves of checkpoints, and then begins to write. */
-static void setting_aside_is_completed(void **state)
+/* Makes a run that was killed when it went back to step 2, between two moves of checkpoints. */
+static void make_cut(void **state)
 {
-    static command_result r, whole;
+    static command_result r;
+    (void)run_shell(&r, *state, "rm -rf cut cut.jsonl");
     run_command(&r, *state, MLP "--steps 6 --checkpoint cut --checkpoint-every 2 --log cut.jsonl");
     assert_int_equal(r.status, 0);
     (void)run_shell(&r, *state, "mkdir cut/set-aside-1 && mv cut/step-00000004 cut/set-aside-1 && "
                                 "echo 2 set-aside-1 >cut/.going-back");
+}
+
+/* Goes back again after a run that was killed between two moves of checkpoints. */
+static void setting_aside_is_completed(void **state)
+{
+    static command_result r, whole;
+    make_cut(state);
     run_command(&r, *state, "resume cut --resume=6");
     assert_int_equal(r.status, 2);
     assert_says(r.err, "there is no checkpoint of step 6 in ");
-    run_command(&r, *state, "resume cut --steps 5");
+    run_command(&r, *state, "resume cut --resume=2 --steps 5");
     run_command(&whole, *state, MLP "--steps 5");
     assert_int_equal(r.status, 0);
     assert_string_equal(r.out, whole.out);
@@ -343,6 +351,51 @@ static void setting_aside_is_completed(void **state)
     assert_says(r.out, "step-00000002\nstep-00000004\nstep-00000005\nlog.jsonl\n"
                        "step-00000004\nstep-00000006\n4\n");
     assert_says_not(r.out, "going-back");
+}
+
+/* Resumes a run that was killed when it went back, without the options of the one that was to
+ * follow.  Expects that it is refused, with what was begun and both ways out, and changes nothing;
+ * and that each way out works. */
+static void a_resume_says_that_a_run_went_back(void **state)
+{
+    static const char *const refused[] = { "resume cut", "resume cut --steps 5",
+                                           "resume cut --resume --restart",
+                                           "resume cut --resume=auto" };
+    static command_result    before, r, whole;
+    static const char        sums[] = "cksum cut.jsonl cut/command.json; ls -A cut cut/*";
+    make_cut(state);
+    (void)run_shell(&before, *state, sums);
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        run_command(&r, *state, refused[i]);
+        assert_int_equal(r.status, 2);
+        assert_says(r.err, "a run that goes back to step 2 of 'cut' has not begun its first step");
+        assert_says(r.err, "give its whole command again, with --resume=2");
+        assert_says(r.err, "move the checkpoints in 'cut/set-aside-1' back to 'cut'");
+    }
+    run_command(&r, *state, "inspect cut");
+    assert_int_equal(r.status, 0);
+    assert_says(r.out, "step-00000002");
+    (void)run_shell(&r, *state, sums);
+    assert_string_equal(r.out, before.out);
+    run_command(&r, *state, MLP "--precision bf16 --steps 6 --checkpoint cut --log cut.jsonl "
+                            "--resume=2");
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&r, *state, "grep precision cut/command.json; ls -A cut");
+    assert_says(r.out, "bf16");
+    assert_says_not(r.out, "going-back");
+    run_command(&whole, *state, MLP "--steps 7");
+    assert_int_equal(whole.status, 0);
+    make_cut(state);
+    run_command(&r, *state, MLP "--steps 7 --checkpoint cut --log cut.jsonl --resume --restart");
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.out, whole.out);
+    assert_says(r.err, "note: 2 checkpoints of later steps are moved to '");
+    make_cut(state);
+    (void)run_shell(&r, *state, "mv cut/set-aside-1/step-* cut && rm cut/.going-back && "
+                                LK_TEST_COMMAND " resume cut --steps 7");
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.out, whole.out);
+    assert_says_not(r.err, "lacks");
 }
 
 int main(void)
@@ -360,6 +413,7 @@ int main(void)
         cmocka_unit_test(outputs_may_be_in_the_directory),
         cmocka_unit_test(later_checkpoints_are_set_aside),
         cmocka_unit_test(setting_aside_is_completed),
+        cmocka_unit_test(a_resume_says_that_a_run_went_back),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -38,11 +38,10 @@ static lk_status begin_outputs(lki_session *s)
         lki_undo_set_aside(s, &later);
         return lki_fail_again(&why);
     }
-    LK_TRY(lki_end_set_aside(s, &later));
     LK_TRY(lki_keep_tokenizer(s));
     if (s->rank == 0 && calls->begun != NULL && p->start < p->end && p->ended == NULL)
         calls->begun(calls->begun_context);
-    return LK_OK;
+    return lki_end_set_aside(s, &later);
 }
 
 /* Opens the files of rank 0, for which the other ranks wait when all introduce themselves. */

@@ -61,6 +61,7 @@ LK_NODISCARD lk_status lki_start_values(lki_session *session);
 typedef struct {
     char   name[LKI_STEP_NAME_BYTES];
     size_t count;
+    bool   completes; /* what a run has begun that was killed, and may have cut the log */
 } lki_set_aside;
 
 /* Moves the checkpoints after the step that the run goes back to out of its way, with a note.  They
@@ -69,11 +70,12 @@ typedef struct {
  * run that was killed has begun. */
 LK_NODISCARD lk_status lki_set_aside_later(lki_session *session, lki_set_aside *later);
 
-/* Ends it when the run has its files for itself.  If the run is killed before, the next one
- * completes it. */
+/* Ends it when the run has its files for itself, and its command is recorded.  If the run is killed
+ * before, the next one completes it. */
 LK_NODISCARD lk_status lki_end_set_aside(const lki_session *session, const lki_set_aside *later);
 
-/* Moves them back, with a note, since the run cannot begin. */
+/* Moves them back, with a note, since the run cannot begin.  Leaves those that a killed run has
+ * begun to move. */
 void lki_undo_set_aside(lki_session *session, const lki_set_aside *later);
 
 /* Decides whether each host writes its own part of checkpoints.  Collective.  The parameters and

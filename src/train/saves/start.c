@@ -365,6 +365,29 @@ lk_status lki_start_values(lki_session *session)
     return status;
 }
 
+/* Writes lines to the file `copy`, before those that a run which was killed has kept there.  If it
+ * was killed before it cut the log, the lines end with them. */
+static lk_status keep_before(const char *copy, const uint8_t *lines, size_t bytes)
+{
+    lki_map  had;
+    uint8_t *both = NULL;
+    if (!lki_is_file(copy))
+        return lki_file_replace(copy, lines, bytes);
+    LK_TRY(lki_map_open(&had, copy));
+    const bool same = had.bytes <= bytes &&
+                      memcmp(lines + bytes - had.bytes, had.data, had.bytes) == 0;
+    const size_t rest   = same ? 0 : had.bytes;
+    lk_status    status = LKI_NEW(&both, bytes + rest, "the lines of a log");
+    if (status == LK_OK) {
+        memcpy(both, lines, bytes);
+        memcpy(both + bytes, had.data, rest);
+        status = lki_file_replace(copy, both, bytes + rest);
+    }
+    lki_free(both);
+    lki_map_close(&had);
+    return status;
+}
+
 /* Copies the lines that the log loses, since the run goes back, to the checkpoints of their
  * steps. */
 static lk_status keep_lines(const lki_session *session, const lki_set_aside *later)
@@ -380,7 +403,7 @@ static lk_status keep_lines(const lki_session *session, const lki_set_aside *lat
     const size_t kept   = lki_log_prefix(log.data, log.bytes, session->progress.start);
     lk_status    status = LK_OK;
     if (kept < log.bytes)
-        status = lki_file_replace(copy, log.data + kept, log.bytes - kept);
+        status = keep_before(copy, log.data + kept, log.bytes - kept);
     lki_map_close(&log);
     return status;
 }
@@ -389,9 +412,11 @@ lk_status lki_set_aside_later(lki_session *session, lki_set_aside *later)
 {
     const lk_train_checkpoint *c    = &session->config->checkpoint;
     const bool                 back = c->resume && c->resume_step >= 0;
+    uint64_t                   step;
     *later                          = (lki_set_aside){ .count = 0 };
     if (session->rank != 0 || session->replays || c->folder == NULL)
         return LK_OK;
+    later->completes = lk_checkpoint_goes_back(c->folder, &step, later->name);
     LK_TRY(lki_steps_set_aside(later->name, &later->count, c->folder,
                                back ? session->progress.start : UINT64_MAX));
     const bool one = later->count == 1;
@@ -415,7 +440,7 @@ lk_status lki_end_set_aside(const lki_session *session, const lki_set_aside *lat
 void lki_undo_set_aside(lki_session *session, const lki_set_aside *later)
 {
     const char *folder = session->config->checkpoint.folder;
-    if (later->count == 0)
+    if (later->count == 0 || later->completes)
         return;
     if (lki_steps_put_back(folder, later->name))
         lki_journal_note(session->journal, "note: what was moved to '%s/%s' is moved back, since "
