@@ -42,8 +42,8 @@ int lki_exit_unjoined(lk_status status);
 
 /* From where the workers of a job begin: as their options say or, if the job was restarted, from
  * the newest checkpoint, or from the step of --resume=STEP, because the run was lost before it had
- * set later checkpoints aside and recorded its command.  Hosts take the largest value of all, since only the host with the
- * checkpoints knows the last. */
+ * set later checkpoints aside and recorded its command.  Hosts take the largest value of all, since
+ * only the host with the checkpoints knows the last. */
 typedef enum { LKI_AGAIN_NO, LKI_AGAIN_NEWEST, LKI_AGAIN_FROM_STEP } lki_again;
 
 lki_again lki_started_again(void);
