@@ -73,7 +73,6 @@ LK_API LK_NODISCARD lk_status lk_checkpoint_exists(const char *dir, bool *out);
  * are in the directory `aside` of DIR, or are to be moved there. */
 LK_API bool lk_checkpoint_goes_back(const char *dir, uint64_t *step, char aside[32]);
 
-
 /* Opens `path`: a step directory, or a directory of steps, of which the newest valid one is opened.
  * In the second case `notes` (may be NULL) receives one line for every newer step that was skipped,
  * with the reason.  Verifies the manifest and every block of every file.  LK_ECORRUPT names the
