@@ -233,7 +233,7 @@ static lk_status move_later(const char *dir, const char *name, uint64_t step, si
     lk_status status = lki_directory_join(path, dir, name);
     if (status == LK_OK)
         status = list_all(&steps, &all, dir);
-    while (later < all && steps[later] > step)
+    while (steps != NULL && later < all && steps[later] > step)
         later++;
     /* The newest moves last: a launcher can see whether it is still there. */
     while (status == LK_OK && later-- > 0)

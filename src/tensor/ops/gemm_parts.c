@@ -177,7 +177,7 @@ static void tile_task(void *context, size_t index, uint32_t thread)
 /* Returns a number of columns that are whole panels of all kernels in use. */
 static size_t width_of(const product *p)
 {
-    return lki_max(p->kernels->columns, p->one != NULL ? p->one->columns : 0);
+    return lki_max(p->kernels->columns, p->one != NULL ? p->one->columns : 1);
 }
 
 /* Divides c among the threads into tiles that are as square as possible, because fewer values are

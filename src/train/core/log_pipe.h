@@ -20,6 +20,6 @@ typedef struct {
 
 /* Opens the pipe `path` for writing.  Returns NULL with ENXIO if it has no reader.  If the run
  * `waits` for one, says so after a second, and returns NULL with ECANCELED on a request to stop. */
-FILE *lki_log_pipe_open(lki_log_pipe *pipe, const char *path, bool waits);
+FILE *lki_log_pipe_open(lki_log_pipe *self, const char *path, bool waits);
 
 #endif

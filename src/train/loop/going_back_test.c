@@ -99,7 +99,7 @@ static lk_train_config config_of(const char *command, int64_t from)
         .workers         = 1,
         .steps           = 4,
         .optimizer       = { .kind = LK_SGD },
-        .schedule        = { .lr = 0.05F },
+        .schedule        = { .lr = 0.05 },
         .precision       = from > 0 ? LK_BF16 : LK_F32,
         .checkpoint      = { .folder      = "run",
                              .every       = 1,
