@@ -13,12 +13,23 @@ PROGRAM = """
 
     FAULT = os.environ["FAULT"]
 
+    class Shift(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("shift", torch.zeros(16))
+
+        def forward(self, x):
+            return x + self.shift
+
     class Net(torch.nn.Module):
         def __init__(self):
             super().__init__()
             self.first, self.last = torch.nn.Linear(8, 16), torch.nn.Linear(16, 3)
             self.frozen = torch.nn.Linear(8, 8).requires_grad_(False)
             self.register_buffer("longest", torch.zeros(()))
+            self.norm, self.more = torch.nn.BatchNorm1d(16, affine=False), torch.nn.Identity()
+            self.shift = Shift()
+            self.register_buffer("unset", None)
             self.words = torch.nn.Embedding(4, 8, max_norm=0.1 if FAULT == "max_norm" else None)
 
         def forward(self, x):
@@ -31,11 +42,14 @@ PROGRAM = """
                     self.frozen.bias.add_(x.mean())
             if FAULT == "buffer.data":
                 self.longest.data.mul_(0.9).add_(x.abs().max())
+            if FAULT == "unset":
+                self.unset = x.detach()
             if FAULT == "frozen.data":
                 self.frozen.bias.data.add_(x.mean())
             if FAULT == "trained.data":
                 self.words.weight.data.add_(x.mean())
-            return self.last(F.relu(self.first(self.frozen(x))))
+            x = self.more(self.shift(self.norm(self.first(self.frozen(x)))))
+            return self.last(F.relu(x))
 
     class Criterion(torch.nn.Module):
         def __init__(self):
@@ -49,7 +63,7 @@ PROGRAM = """
         x, y = batch
         return criterion(model(x), y), y.numel()
 
-    run = lk.init(seed=1, virtual_workers=4)
+    run = lk.init(seed=1, virtual_workers=4, buffers=os.environ.get("BUFFERS", "check"))
     points = torch.utils.data.TensorDataset(torch.randn(48, 8), torch.arange(48) % 3)
     model, criterion = Net(), Criterion()
     if FAULT != "criterion":
@@ -72,6 +86,18 @@ PROGRAM = """
             model.last = torch.nn.Identity()
         if step == 1 and FAULT == "assign":
             model.longest = torch.ones(())
+            model.unset = torch.ones(())
+            model.norm.running_mean.fill_(0.5)
+        if step == 1 and FAULT == "statistics":
+            model.norm.running_mean = torch.zeros(16)
+        if step == 1 and FAULT == "norm":
+            model.norm = torch.nn.BatchNorm1d(16, affine=False)
+        if step == 1 and FAULT == "add":
+            model.more = Shift()
+        if step == 1 and FAULT == "layer":
+            model.shift = Shift()
+        if step == 1 and FAULT == "no layer":
+            model.shift = torch.nn.Identity()
         run.step(loss_sum, data, opt)
         run.evaluate(loss_sum, data)
     run.print("weights", run.weights_hash())
@@ -107,6 +133,21 @@ class Changes(unittest.TestCase):
                 ("replace", "'last.weight' is another one than before, as after its layer"),
                 ("remove", "'last.weight' is no longer in the model")):
             self.assert_refused(fault, text, "what is trained is fixed at the first step")
+
+    def test_layers_with_buffers_are_fixed(self):
+        for fault, text in (
+                ("norm", "'norm' (BatchNorm1d) is another layer than before"),
+                ("statistics", "the running statistics of 'norm' are other tensors")):
+            for buffers in ("check", "ignore"):
+                self.assert_refused(fault, text, "at the first step" if fault == "statistics"
+                                    else "fixed at the first step", BUFFERS=buffers)
+        for fault, text in (("add", "'more' (Shift) has a 'shift' that it did not have"),
+                            ("layer", "'shift' (Shift) is another layer than before"),
+                            ("no layer", "'shift' (Shift) no longer has its 'shift'")):
+            self.assert_refused(fault, text, "fixed at the first step")
+
+    def test_a_buffer_without_a_value_that_a_forward_pass_sets(self):
+        self.assert_refused("unset", "forward changes buffer 'unset' of a Net")
 
     def test_buffers_that_evaluations_change(self):
         for before in ("", "1"):

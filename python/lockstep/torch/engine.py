@@ -383,7 +383,7 @@ class Engine:
     def step(self, number, data, loss_sum):
         """Compute step `number` and return an ``lk_step_result``."""
         lk.comm_note(self.group.comm, number + 1, b"turns")
-        self.model.refuse_changes()
+        self.model.refuse_changes(self._settings["buffers"])
         self.update_rules()
         self._begin_norms()
         own = self._own_virtual_workers()

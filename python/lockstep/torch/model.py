@@ -30,16 +30,42 @@ def _is_trained(parameter):
     return parameter.requires_grad and parameter.numel() > 0
 
 
+def _has_statistics(module):
+    return isinstance(module, _NormBase) and module.running_mean is not None
+
+
 class _Place:
     """Where a module has a parameter or a buffer, which the program may replace between steps."""
 
-    def __init__(self, kind, name, tensors):
-        self.kind, self.name = kind, trace.plain_name(name)
-        self._tensors, self._key = tensors, name.rpartition(".")[2]
+    def __init__(self, kind, path, tensors, key):
+        self.kind, self.name = kind, trace.plain_name(f"{path}.{key}" if path else key)
+        self._tensors, self._key = tensors, key
 
     def tensor(self):
         """Return what is there now, None if there is nothing."""
         return self._tensors[self._key] if self._key in self._tensors else None
+
+
+def _places(module):
+    """Return the places of all parameters and then of all buffers, also of those that are None."""
+    modules = list(module.named_modules())
+    return ([_Place("parameter", path, m._parameters, key)
+             for path, m in modules for key in m._parameters.keys()]
+            + [_Place("buffer", path, m._buffers, key)
+               for path, m in modules for key in m._buffers.keys()])
+
+
+def _layers(module, buffers):
+    """Return {path: (module, names)} of the modules that have parameters, or buffers that must not
+    change in turns, and the names of these."""
+    found = {}
+    for path, m in module.named_modules():
+        names = [*m._parameters.keys()]
+        if buffers == "check" or _has_statistics(m):
+            names += m._buffers.keys()
+        if names:
+            found[path] = m, names
+    return found
 
 
 class Norm:
@@ -66,6 +92,14 @@ class Norm:
         self._in_step = False
         self.stale = False     # the library has other values
         self.reload()
+
+    def refuse_changes(self):
+        """Raise ``RuntimeError`` if the layer has other tensors for its statistics than before."""
+        module = self.module
+        if [id(module.running_mean), id(module.running_var)] != list(map(id, self.buffers)):
+            raise RuntimeError(f"the running statistics of '{self.name}' are other tensors than at "
+                               "the first step, and would not be averaged: change them in place, "
+                               "as with copy_(), fill_() or reset_running_stats()")
 
     def reload(self):
         """Take over what the module has."""
@@ -142,22 +176,38 @@ class Model:
                 raise ValueError(f"'{name}' is a SyncBatchNorm, which sums over the processes of "
                                  "torch.distributed: use BatchNorm, whose batch is then the "
                                  "micro-batch for any number of workers")
-            if isinstance(m, _NormBase) and m.running_mean is not None:
+            if _has_statistics(m):
                 self.norms.append(Norm(trace.plain_name(name), m))
         counted = {id(b) for n in self.norms for b in n.buffers}
         counted |= {id(n.module.num_batches_tracked) for n in self.norms}
-        self.modules = dict(module.named_modules())
-        self.fixed = {name: b for name, b in module.named_buffers() if id(b) not in counted}
-        self._watched = [_Place("parameter", name, self._parent(name)._parameters)
-                         for name, _ in module.named_parameters()]
-        self._parameters = len(self._watched)
-        self._watched += [_Place("buffer", n, self._parent(n)._buffers) for n in self.fixed]
+        self._watched = [place for place in _places(module) if id(place.tensor()) not in counted]
+        self._parameters = sum(place.kind == "parameter" for place in self._watched)
+        self._layers = {buffers: _layers(module, buffers) for buffers in ("check", "ignore")}
 
-    def refuse_changes(self):
-        """Raise ``RuntimeError`` if other parameters require gradients than at the first step."""
+    def refuse_changes(self, buffers):
+        """Raise ``RuntimeError`` if other parameters require gradients than at the first step, or
+        if the model has other layers with parameters or buffers.  Values may differ, and tensors of
+        equal names that are not trained."""
         if set(map(id, filter(_is_trained, self.module.parameters()))) != self._known:
             raise RuntimeError(f"{self._first_change()}; what is trained is fixed at the first "
                                "step")
+        self._refuse_other_layers(buffers)
+        for norm in self.norms:
+            norm.refuse_changes()
+
+    def _refuse_other_layers(self, buffers):
+        before, now = self._layers[buffers], _layers(self.module, buffers)
+        if now == before:
+            return
+        path = next(p for p in {**before, **now} if before.get(p) != now.get(p))
+        (old, known), (new, names) = (layers.get(path, (None, [])) for layers in (before, now))
+        known, names = sorted(set(known) - set(names)), sorted(set(names) - set(known))
+        what = ("is another layer than before" if None not in (old, new) and old is not new
+                else f"has a '{names[0]}' that it did not have" if names
+                else f"no longer has its '{known[0]}'")
+        where = f"'{trace.plain_name(path)}' ({type(new or old).__name__})"
+        raise RuntimeError(f"{where} {what}; the parameters and buffers of a model are fixed at the "
+                           "first step, but for their values: add them before it")
 
     def _first_change(self):
         for name, p in zip(self.names, self.params):
@@ -247,9 +297,6 @@ class Model:
             f"forward changes buffer '{place.name}' of a {self.owner(place.name)}: its value would "
             "depend on which worker computes what.  Compute it outside of the loss function, or "
             'give init(buffers="ignore") if it does not affect the result')
-
-    def _parent(self, name):
-        return self.modules[name.rpartition(".")[0]]
 
     def owner(self, name):
         """Return the class of the module to which the parameter or buffer `name` belongs."""
