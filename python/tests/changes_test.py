@@ -66,6 +66,12 @@ PROGRAM = """
     run = lk.init(seed=1, virtual_workers=4, buffers=os.environ.get("BUFFERS", "check"))
     points = torch.utils.data.TensorDataset(torch.randn(48, 8), torch.arange(48) % 3)
     model, criterion = Net(), Criterion()
+    if FAULT == "frozen view":
+        model.frozen.weight = torch.nn.Parameter(model.first.weight.data[4:12], requires_grad=False)
+    if FAULT == "buffer view":
+        model.longest = model.first.weight.data[:, 2]
+    if FAULT == "":
+        model.unset = model.first.weight   # the Parameter itself
     if FAULT != "criterion":
         criterion.requires_grad_(False)
     run.prepare(model)
@@ -94,6 +100,8 @@ PROGRAM = """
             model.norm = torch.nn.BatchNorm1d(16, affine=False)
         if step == 1 and FAULT == "add":
             model.more = Shift()
+        if step == 1 and FAULT == "view":
+            model.longest = model.first.weight.data[3]
         if step == 1 and FAULT == "layer":
             model.shift = Shift()
         if step == 1 and FAULT == "no layer":
@@ -145,6 +153,13 @@ class Changes(unittest.TestCase):
                             ("layer", "'shift' (Shift) is another layer than before"),
                             ("no layer", "'shift' (Shift) no longer has its 'shift'")):
             self.assert_refused(fault, text, "fixed at the first step")
+
+    def test_memory_of_trained_parameters(self):
+        for fault, text in (("frozen view", "parameter 'frozen.weight'"),
+                            ("buffer view", "buffer 'longest'"), ("view", "buffer 'longest'")):
+            for optimizer in ("lockstep", "torch"):
+                self.assert_refused(fault, text + " shares memory with parameter 'first.weight'",
+                                    OPTIMIZER=optimizer)
 
     def test_a_buffer_without_a_value_that_a_forward_pass_sets(self):
         self.assert_refused("unset", "forward changes buffer 'unset' of a Net")

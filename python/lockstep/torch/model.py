@@ -1,5 +1,6 @@
 """The parameters and buffers of a prepared model, and where they are in shared memory."""
 
+import bisect
 import ctypes
 
 import torch
@@ -24,6 +25,19 @@ def _is_dense(tensor):
             return False
         count *= size
     return True
+
+
+def _span(tensor):
+    """Return the addresses of the first byte of a tensor and of the one after its last."""
+    first, last = tensor.data_ptr(), sum((n - 1) * s
+                                         for n, s in zip(tensor.shape, tensor.stride()))
+    return first, first + (last + 1) * tensor.element_size()
+
+
+def _is_plain(tensor):
+    """Return true for a tensor with elements in memory, and none of a class with another layout."""
+    return (type(tensor) in (torch.Tensor, torch.nn.Parameter)
+            and tensor.layout == torch.strided and tensor.numel() > 0)
 
 
 def _is_trained(parameter):
@@ -180,7 +194,9 @@ class Model:
                 self.norms.append(Norm(trace.plain_name(name), m))
         counted = {id(b) for n in self.norms for b in n.buffers}
         counted |= {id(n.module.num_batches_tracked) for n in self.norms}
-        self._watched = [place for place in _places(module) if id(place.tensor()) not in counted]
+        self._places = _places(module)
+        self._refuse_views()
+        self._watched = [p for p in self._places if id(p.tensor()) not in counted]
         self._parameters = sum(place.kind == "parameter" for place in self._watched)
         self._layers = {buffers: _layers(module, buffers) for buffers in ("check", "ignore")}
 
@@ -194,6 +210,8 @@ class Model:
         self._refuse_other_layers(buffers)
         for norm in self.norms:
             norm.refuse_changes()
+        if any(a is not p.tensor() for a, p in zip(self._tensors, self._places)):
+            self._refuse_views()
 
     def _refuse_other_layers(self, buffers):
         before, now = self._layers[buffers], _layers(self.module, buffers)
@@ -206,8 +224,8 @@ class Model:
                 else f"has a '{names[0]}' that it did not have" if names
                 else f"no longer has its '{known[0]}'")
         where = f"'{trace.plain_name(path)}' ({type(new or old).__name__})"
-        raise RuntimeError(f"{where} {what}; the parameters and buffers of a model are fixed at the "
-                           "first step, but for their values: add them before it")
+        raise RuntimeError(f"{where} {what}; the parameters and buffers of a model are fixed at "
+                           "the first step, but for their values: add them before it")
 
     def _first_change(self):
         for name, p in zip(self.names, self.params):
@@ -225,13 +243,29 @@ class Model:
 
     def _refuse_shared_memory(self):
         """Raise ``ValueError`` if two parameters share memory and are not the same object."""
-        ends = sorted((p.data_ptr(), p.data_ptr() + p.numel() * p.element_size(), i)
-                      for i, p in enumerate(self.params))
-        for (_, end, i), (first, _, j) in zip(ends, ends[1:]):
+        spans = sorted((*_span(p), i) for i, p in enumerate(self.params))
+        for (_, end, i), (first, _, j) in zip(spans, spans[1:]):
             if first < end:
                 raise ValueError(f"parameters '{self.names[min(i, j)]}' and "
                                  f"'{self.names[max(i, j)]}' share memory, but are two parameters: "
                                  "to tie them, assign the same Parameter to both modules")
+
+    def _refuse_views(self):
+        """Raise ``ValueError`` if a buffer, or a parameter that is not trained, shares memory with
+        one that is.  It would not follow when that moves to the library's memory."""
+        self._tensors = [place.tensor() for place in self._places]
+        spans = sorted((*_span(p), name) for name, p in zip(self.names, self.params))
+        for place, tensor in zip(self._places, self._tensors):
+            if (not _is_plain(tensor) or id(tensor) in self._known
+                    or tensor.device != self.device):
+                continue
+            first, end = _span(tensor)
+            i = bisect.bisect_left(spans, (end,)) - 1   # the last one that begins before the end
+            if i >= 0 and spans[i][1] > first:
+                raise ValueError(
+                    f"{place.kind} '{place.name}' shares memory with parameter '{spans[i][2]}', "
+                    "which is trained, but is not the same object: to tie them, assign the same "
+                    "Parameter to both modules; otherwise make it from a clone()")
 
     @staticmethod
     def _check(name, parameter):
