@@ -96,6 +96,8 @@ PROGRAM = """
             model.norm.running_mean.fill_(0.5)
         if step == 1 and FAULT == "statistics":
             model.norm.running_mean = torch.zeros(16)
+        if step == 1 and FAULT == "momentum":
+            model.norm.momentum = 0.05
         if step == 1 and FAULT == "norm":
             model.norm = torch.nn.BatchNorm1d(16, affine=False)
         if step == 1 and FAULT == "add":
@@ -145,10 +147,10 @@ class Changes(unittest.TestCase):
     def test_layers_with_buffers_are_fixed(self):
         for fault, text in (
                 ("norm", "'norm' (BatchNorm1d) is another layer than before"),
+                ("momentum", "the momentum of 'norm' (BatchNorm1d) is 0.05, and was 0.1"),
                 ("statistics", "the running statistics of 'norm' are other tensors")):
             for buffers in ("check", "ignore"):
-                self.assert_refused(fault, text, "at the first step" if fault == "statistics"
-                                    else "fixed at the first step", BUFFERS=buffers)
+                self.assert_refused(fault, text, "at the first step", BUFFERS=buffers)
         for fault, text in (("add", "'more' (Shift) has a 'shift' that it did not have"),
                             ("layer", "'shift' (Shift) is another layer than before"),
                             ("no layer", "'shift' (Shift) no longer has its 'shift'")):

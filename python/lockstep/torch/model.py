@@ -108,8 +108,13 @@ class Norm:
         self.reload()
 
     def refuse_changes(self):
-        """Raise ``RuntimeError`` if the layer has other tensors for its statistics than before."""
+        """Raise ``RuntimeError`` if the layer has another momentum, or other tensors for its
+        statistics, than before."""
         module = self.module
+        if module.momentum != self.momentum:
+            raise RuntimeError(f"the momentum of '{self.name}' ({type(module).__name__}) is "
+                               f"{module.momentum}, and was {self.momentum} at the first step, "
+                               "from which on it is fixed: set it before")
         if [id(module.running_mean), id(module.running_var)] != list(map(id, self.buffers)):
             raise RuntimeError(f"the running statistics of '{self.name}' are other tensors than at "
                                "the first step, and would not be averaged: change them in place, "
