@@ -155,6 +155,7 @@ class Membership:
             return {"config": run._contents().config, "device": gpu.describe(model.device),
                     "settings": {name: run._settings[name] for name in _SETTINGS},
                     "parameters": [[n, list(p.shape)] for n, p in zip(model.names, model.params)],
+                    "momenta": model.momenta(),
                     "undecayed": undecayed(model, run._optimizer) if engine is None
                     else engine.undecayed(),
                     "tensors": [[str(t.dtype), list(t.shape)] for t in self._tensors()],
@@ -227,6 +228,7 @@ class Membership:
             mine["config"]["data"] = about["config"]["data"]
         for name in ("device", "settings", "parameters", "tensors"):
             self._refuse(name, about[name], mine[name])
+        self._refuse("", about["momenta"], mine["momenta"])
         self._refuse("", *(checkpoint.fixed(d["config"]) for d in (about, mine)))
         if has_scheduler(run._optimizer) and not run._schedulers:
             raise RuntimeError("this worker was to replace a lost one, but run.resume() was not "

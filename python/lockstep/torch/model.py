@@ -295,6 +295,10 @@ class Model:
         if len(name.encode()) >= NAME_MAX:
             raise ValueError(f"the name of parameter '{name}' has more than {NAME_MAX - 1} bytes")
 
+    def momenta(self):
+        """Return {words for it: the momentum of a layer with running statistics}."""
+        return {f"the momentum of '{norm.name}'": float(norm.momentum) for norm in self.norms}
+
     # ---- What turns must not change ----------------------------------------------------------
 
     def marks(self, buffers):
