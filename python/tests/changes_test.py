@@ -96,6 +96,10 @@ PROGRAM = """
             model.norm.running_mean.fill_(0.5)
         if step == 1 and FAULT == "statistics":
             model.norm.running_mean = torch.zeros(16)
+        if step == 1 and FAULT == "mode" and run.rank == 1:
+            model.more.eval()
+        if step == 1 and FAULT == "modes" and run.rank == 0:
+            model.eval()
         if step == 1 and FAULT == "momentum":
             model.norm.momentum = 0.05
         if step == 1 and FAULT == "norm":
@@ -162,6 +166,14 @@ class Changes(unittest.TestCase):
             for optimizer in ("lockstep", "torch"):
                 self.assert_refused(fault, text + " shares memory with parameter 'first.weight'",
                                     OPTIMIZER=optimizer)
+
+    def test_modes_are_the_same_on_all_ranks(self):
+        for fault, text in (
+                ("mode", "rank 1 and rank 0 differ in the mode of 'more' (Identity): 'evaluation' "
+                 "and 'training'; in step 2 every rank must have the same"),
+                ("modes", "rank 1 and rank 0 differ in the mode of the model (Net): 'training' and "
+                 "'evaluation'; in step 2 every rank must have the same")):
+            self.assert_refused(fault, text)
 
     def test_a_buffer_without_a_value_that_a_forward_pass_sets(self):
         self.assert_refused("unset", "forward changes buffer 'unset' of a Net")

@@ -299,6 +299,17 @@ class Model:
         """Return {words for it: the momentum of a layer with running statistics}."""
         return {f"the momentum of '{norm.name}'": float(norm.momentum) for norm in self.norms}
 
+    def modes(self):
+        """Return a byte for each module: 1 if it is in training mode, else 0."""
+        return bytes(bool(m.training) for m in self.module.modules())
+
+    def describe_modes(self, modes):
+        """Return {words for it: the mode of a module} of what ``modes()`` has returned."""
+        known = trace.classes(self.module)
+        return {f"the mode of {trace.named(known, trace.plain_name(name))}":
+                "training" if trains else "evaluation"
+                for trains, (name, _) in zip(modes, self.module.named_modules())}
+
     # ---- What turns must not change ----------------------------------------------------------
 
     def marks(self, buffers):
