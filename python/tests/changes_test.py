@@ -76,8 +76,9 @@ PROGRAM = """
         criterion.requires_grad_(False)
     run.prepare(model)
     params = [*model.parameters(), *criterion.parameters()]
-    make = torch.optim.SGD if os.environ.get("OPTIMIZER") == "torch" else lk.SGD
-    opt = make(params, lr=0.1)
+    opt = lk.SGD(params, lr=0.1, clip_norm=9)
+    if os.environ.get("OPTIMIZER") == "torch":
+        opt = lk.FromTorch(torch.optim.SGD(params, lr=0.1), clip_norm=9)
     data = run.loader(points, global_batch=12)
     if os.environ.get("BEFORE"):
         run.evaluate(loss_sum, data)
@@ -112,6 +113,10 @@ PROGRAM = """
             model.shift = Shift()
         if step == 1 and FAULT == "no layer":
             model.shift = torch.nn.Identity()
+        if step == 1 and FAULT.startswith("clip_"):
+            setattr(opt, FAULT, 0.5)
+        if step == 1 and os.environ.get("SAVES"):
+            run.save("checkpoints")
         run.step(loss_sum, data, opt)
         run.evaluate(loss_sum, data)
     run.print("weights", run.weights_hash())
@@ -174,6 +179,13 @@ class Changes(unittest.TestCase):
                 ("modes", "rank 1 and rank 0 differ in the mode of the model (Net): 'training' and "
                  "'evaluation'; in step 2 every rank must have the same")):
             self.assert_refused(fault, text)
+
+    def test_clipping_is_fixed(self):
+        for optimizer, kind in ("lockstep", "SGD"), ("torch", "FromTorch"):
+            for fault, before in ("clip_norm", 9), ("clip_value", 0.0):
+                self.assert_refused(fault, f"{fault} of {kind} is 0.5, and was {before} at the "
+                                    "first step", OPTIMIZER=optimizer)
+            self.assert_refused("clip_norm", "clip_norm of", OPTIMIZER=optimizer, SAVES="1")
 
     def test_a_buffer_without_a_value_that_a_forward_pass_sets(self):
         self.assert_refused("unset", "forward changes buffer 'unset' of a Net")

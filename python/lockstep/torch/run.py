@@ -272,6 +272,7 @@ class Run:
         """Open the engine when it is first needed."""
         self._take_optimizer(optimizer)
         if self._engine is not None:
+            self._engine.refuse_other_options()
             return
         self._group.keep_hook()
         self._check_prepared()
