@@ -70,6 +70,10 @@ PROGRAM = """
         model.frozen.weight = torch.nn.Parameter(model.first.weight.data[4:12], requires_grad=False)
     if FAULT == "buffer view":
         model.longest = model.first.weight.data[:, 2]
+    if run.rank == 1 and FAULT.startswith("other "):
+        model.state_dict()[FAULT[6:]].add_(1)
+    if run.rank == 1 and FAULT == "momenta":
+        model.norm.momentum = 0.2
     if FAULT == "":
         model.unset = model.first.weight   # the Parameter itself
     if FAULT != "criterion":
@@ -171,6 +175,18 @@ class Changes(unittest.TestCase):
             for optimizer in ("lockstep", "torch"):
                 self.assert_refused(fault, text + " shares memory with parameter 'first.weight'",
                                     OPTIMIZER=optimizer)
+
+    def test_values_are_the_same_on_all_ranks(self):
+        values = ("frozen.bias", "norm.running_var", "norm.num_batches_tracked")
+        for buffers, names in ("check", (*values, "longest")), ("ignore", values):
+            for name in names:
+                self.assert_refused("other " + name, "ranks 0 and 1 start with different values of "
+                                    f"'{name}'; every rank must load the same: make the model "
+                                    "after init()", BUFFERS=buffers)
+        for rank in self.run_program("other longest", BUFFERS="ignore"):
+            self.assertEqual(rank.status, 0, rank.err)
+        self.assert_refused("momenta", "rank 1 and rank 0 differ in the momentum of 'norm': 0.2 "
+                            "and 0.1; every rank must make the same model")
 
     def test_modes_are_the_same_on_all_ranks(self):
         for fault, text in (

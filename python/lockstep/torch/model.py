@@ -6,8 +6,9 @@ import ctypes
 import torch
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 
-from lockstep._library import NAME_MAX, RANK_MAX
+from lockstep._library import NAME_MAX, RANK_MAX, Error
 from lockstep.torch import trace
+from lockstep.torch.group import first_that_differs
 
 
 def view(address, like):
@@ -294,6 +295,26 @@ class Model:
                              f"{RANK_MAX} are supported")
         if len(name.encode()) >= NAME_MAX:
             raise ValueError(f"the name of parameter '{name}' has more than {NAME_MAX - 1} bytes")
+
+    # ---- What ranks must have alike ----------------------------------------------------------
+
+    def compare_values(self, group, buffers):
+        """Raise ``lockstep.Error`` on all ranks if a rank has another value of a parameter that is
+        not trained, or of a buffer, than rank 0.  The library compares the trained parameters.
+
+        buffers: "ignore" leaves out all buffers but running statistics.
+        """
+        left_out = self._watched[self._parameters:] if buffers == "ignore" else []
+        skipped = self._known.union(id(place.tensor()) for place in left_out)
+        digests = {place.name: trace.digest(tensor)
+                   for place, tensor in zip(self._places, self._tensors)
+                   if _is_plain(tensor) and id(tensor) not in skipped}
+        found = first_that_differs(group, digests)
+        if found is not None:
+            odd, mine, wanted = found
+            name = next(n for n in {**wanted, **mine} if wanted.get(n) != mine.get(n))
+            group.raise_together(Error("EMISMATCH", f"ranks 0 and {odd} start with different "
+                                       f"values of '{name}'; every rank must load the same"))
 
     def momenta(self):
         """Return {words for it: the momentum of a layer with running statistics}."""

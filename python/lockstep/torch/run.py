@@ -331,15 +331,17 @@ class Run:
         self._log.add_line({"step": self._step, "weights": self._hash[1] if known else None})
 
     def _compare_ranks(self, data):
-        """Fail on all ranks if they have made another optimizer or loader.  The library compares
-        the parameters."""
+        """Fail on all ranks if they have made another optimizer or loader, or other values of what
+        is not trained.  The library compares the parameters that are."""
         described = {f"the learning rate of parameter group {i}": optim.rate(group)
                      for i, group in enumerate(self._optimizer.param_groups)}
         for part in (self._optimizer, data):
             described.update(plain.to_json(part.describe(), "") if part else {})
         described["torch's threads"] = torch.get_num_threads()
+        described.update(self._model.momenta())
         agree(self._group, described, environment.first_difference,
-              "every rank must make the same optimizer and loader")
+              "every rank must make the same model, optimizer and loader")
+        self._model.compare_values(self._group, self._settings["buffers"])
 
     def _take_optimizer(self, optimizer):
         if optimizer is None or optimizer is self._given_optimizer:
