@@ -13,12 +13,23 @@ PROGRAM = """
 
     FAULT = os.environ["FAULT"]
 
+    class Shift(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("shift", torch.zeros(16))
+
+        def forward(self, x):
+            return x + self.shift
+
     class Net(torch.nn.Module):
         def __init__(self):
             super().__init__()
             self.first, self.last = torch.nn.Linear(8, 16), torch.nn.Linear(16, 3)
             self.frozen = torch.nn.Linear(8, 8).requires_grad_(False)
             self.register_buffer("longest", torch.zeros(()))
+            self.norm, self.more = torch.nn.BatchNorm1d(16, affine=False), torch.nn.Identity()
+            self.shift = Shift()
+            self.register_buffer("unset", None)
             self.words = torch.nn.Embedding(4, 8, max_norm=0.1 if FAULT == "max_norm" else None)
 
         def forward(self, x):
@@ -31,11 +42,14 @@ PROGRAM = """
                     self.frozen.bias.add_(x.mean())
             if FAULT == "buffer.data":
                 self.longest.data.mul_(0.9).add_(x.abs().max())
+            if FAULT == "unset":
+                self.unset = x.detach()
             if FAULT == "frozen.data":
                 self.frozen.bias.data.add_(x.mean())
             if FAULT == "trained.data":
                 self.words.weight.data.add_(x.mean())
-            return self.last(F.relu(self.first(self.frozen(x))))
+            x = self.more(self.shift(self.norm(self.first(self.frozen(x)))))
+            return self.last(F.relu(x))
 
     class Criterion(torch.nn.Module):
         def __init__(self):
@@ -49,15 +63,26 @@ PROGRAM = """
         x, y = batch
         return criterion(model(x), y), y.numel()
 
-    run = lk.init(seed=1, virtual_workers=4)
+    run = lk.init(seed=1, virtual_workers=4, buffers=os.environ.get("BUFFERS", "check"))
     points = torch.utils.data.TensorDataset(torch.randn(48, 8), torch.arange(48) % 3)
     model, criterion = Net(), Criterion()
+    if FAULT == "frozen view":
+        model.frozen.weight = torch.nn.Parameter(model.first.weight.data[4:12], requires_grad=False)
+    if FAULT == "buffer view":
+        model.longest = model.first.weight.data[:, 2]
+    if run.rank == 1 and FAULT.startswith("other "):
+        model.state_dict()[FAULT[6:]].add_(1)
+    if run.rank == 1 and FAULT == "momenta":
+        model.norm.momentum = 0.2
+    if FAULT == "":
+        model.unset = model.first.weight   # the Parameter itself
     if FAULT != "criterion":
         criterion.requires_grad_(False)
     run.prepare(model)
     params = [*model.parameters(), *criterion.parameters()]
-    make = torch.optim.SGD if os.environ.get("OPTIMIZER") == "torch" else lk.SGD
-    opt = make(params, lr=0.1)
+    opt = lk.SGD(params, lr=0.1, clip_norm=9)
+    if os.environ.get("OPTIMIZER") == "torch":
+        opt = lk.FromTorch(torch.optim.SGD(params, lr=0.1), clip_norm=9)
     data = run.loader(points, global_batch=12)
     if os.environ.get("BEFORE"):
         run.evaluate(loss_sum, data)
@@ -72,6 +97,30 @@ PROGRAM = """
             model.last = torch.nn.Identity()
         if step == 1 and FAULT == "assign":
             model.longest = torch.ones(())
+            model.unset = torch.ones(())
+            model.norm.running_mean.fill_(0.5)
+        if step == 1 and FAULT == "statistics":
+            model.norm.running_mean = torch.zeros(16)
+        if step == 1 and FAULT == "mode" and run.rank == 1:
+            model.more.eval()
+        if step == 1 and FAULT == "modes" and run.rank == 0:
+            model.eval()
+        if step == 1 and FAULT == "momentum":
+            model.norm.momentum = 0.05
+        if step == 1 and FAULT == "norm":
+            model.norm = torch.nn.BatchNorm1d(16, affine=False)
+        if step == 1 and FAULT == "add":
+            model.more = Shift()
+        if step == 1 and FAULT == "view":
+            model.longest = model.first.weight.data[3]
+        if step == 1 and FAULT == "layer":
+            model.shift = Shift()
+        if step == 1 and FAULT == "no layer":
+            model.shift = torch.nn.Identity()
+        if step == 1 and FAULT.startswith("clip_"):
+            setattr(opt, FAULT, 0.5)
+        if step == 1 and os.environ.get("SAVES"):
+            run.save("checkpoints")
         run.step(loss_sum, data, opt)
         run.evaluate(loss_sum, data)
     run.print("weights", run.weights_hash())
@@ -107,6 +156,55 @@ class Changes(unittest.TestCase):
                 ("replace", "'last.weight' is another one than before, as after its layer"),
                 ("remove", "'last.weight' is no longer in the model")):
             self.assert_refused(fault, text, "what is trained is fixed at the first step")
+
+    def test_layers_with_buffers_are_fixed(self):
+        for fault, text in (
+                ("norm", "'norm' (BatchNorm1d) is another layer than before"),
+                ("momentum", "the momentum of 'norm' (BatchNorm1d) is 0.05, and was 0.1"),
+                ("statistics", "the running statistics of 'norm' are other tensors")):
+            for buffers in ("check", "ignore"):
+                self.assert_refused(fault, text, "at the first step", BUFFERS=buffers)
+        for fault, text in (("add", "'more' (Shift) has a 'shift' that it did not have"),
+                            ("layer", "'shift' (Shift) is another layer than before"),
+                            ("no layer", "'shift' (Shift) no longer has its 'shift'")):
+            self.assert_refused(fault, text, "fixed at the first step")
+
+    def test_memory_of_trained_parameters(self):
+        for fault, text in (("frozen view", "parameter 'frozen.weight'"),
+                            ("buffer view", "buffer 'longest'"), ("view", "buffer 'longest'")):
+            for optimizer in ("lockstep", "torch"):
+                self.assert_refused(fault, text + " shares memory with parameter 'first.weight'",
+                                    OPTIMIZER=optimizer)
+
+    def test_values_are_the_same_on_all_ranks(self):
+        values = ("frozen.bias", "norm.running_var", "norm.num_batches_tracked")
+        for buffers, names in ("check", (*values, "longest")), ("ignore", values):
+            for name in names:
+                self.assert_refused("other " + name, "ranks 0 and 1 start with different values of "
+                                    f"'{name}'; every rank must load the same: make the model "
+                                    "after init()", BUFFERS=buffers)
+        for rank in self.run_program("other longest", BUFFERS="ignore"):
+            self.assertEqual(rank.status, 0, rank.err)
+        self.assert_refused("momenta", "rank 1 and rank 0 differ in the momentum of 'norm': 0.2 "
+                            "and 0.1; every rank must make the same model")
+
+    def test_modes_are_the_same_on_all_ranks(self):
+        for fault, text in (
+                ("mode", "rank 1 and rank 0 differ in the mode of 'more' (Identity): 'evaluation' "
+                 "and 'training'; in step 2 every rank must have the same"),
+                ("modes", "rank 1 and rank 0 differ in the mode of the model (Net): 'training' and "
+                 "'evaluation'; in step 2 every rank must have the same")):
+            self.assert_refused(fault, text)
+
+    def test_clipping_is_fixed(self):
+        for optimizer, kind in ("lockstep", "SGD"), ("torch", "FromTorch"):
+            for fault, before in ("clip_norm", 9), ("clip_value", 0.0):
+                self.assert_refused(fault, f"{fault} of {kind} is 0.5, and was {before} at the "
+                                    "first step", OPTIMIZER=optimizer)
+            self.assert_refused("clip_norm", "clip_norm of", OPTIMIZER=optimizer, SAVES="1")
+
+    def test_a_buffer_without_a_value_that_a_forward_pass_sets(self):
+        self.assert_refused("unset", "forward changes buffer 'unset' of a Net")
 
     def test_buffers_that_evaluations_change(self):
         for before in ("", "1"):

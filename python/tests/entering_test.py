@@ -60,6 +60,8 @@ PROGRAM = """
     net = Net()
     if FAULT == "other model" and NEW:
         net.b = torch.nn.Linear(6, 3)
+    if FAULT == "other momentum" and NEW:
+        net.norm.momentum = 0.2
     model = run.prepare(net)
     kinds = {"adamw": lk.AdamW, "torch": torch.optim.Adam}
     opt = kinds[os.environ.get("OPTIMIZER", "adamw")](model.parameters(), lr=1e-2)
@@ -152,6 +154,7 @@ class Entering(unittest.TestCase):
                 ("does not start", "no such file", 99),
                 ("other model", "differs from the others: parameters.4.1.0 is 2 there, and 3 here",
                  11),
+                ("other momentum", "the momentum of 'norm' is 0.1 there, and 0.2 here", 11),
                 ("other seed", "settings.seed is 3 there, and 4 here", 11),
                 ("no resume", "call run.resume(directory, model, optimizer", 99)):
             ended = self.replaced(3, restart="--restart=1", FAULT=fault, DIES=9, WAITS=waits)

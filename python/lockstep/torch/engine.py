@@ -17,6 +17,9 @@ from lockstep.torch.model import view
 from lockstep.torch.optim import names_of_states
 from lockstep.torch.rehearsal import evaluate_loss, warn_of_mean
 
+# Options that an optimizer has as attributes, besides those of its parameter groups.
+_FIXED = ("clip_norm", "clip_value", "freeze_step", "freeze_after")
+
 
 class Engine:
     """An open ``lk_parallel``.
@@ -101,6 +104,7 @@ class Engine:
             c.name, c.count, c.momentum = name.encode(), buffer.numel(), norm.momentum
         self._state_array = states
         self._rules = self._rules_now()
+        self._fixed = self._fixed_options()
         self._replicas = local.replicas(settings)
         self._width = settings["virtual_workers"] // (settings["groups"] or
                                                       settings["virtual_workers"])
@@ -172,6 +176,19 @@ class Engine:
                         f"{list(p.shape)} that requires gradients and is not in the prepared "
                         f"{type(self.model.module).__name__}, so nothing sums its gradients: put "
                         "all modules that are trained into one, and give that to run.prepare()")
+
+    def _fixed_options(self):
+        return {name: getattr(self.optimizer, name) for name in _FIXED
+                if hasattr(self.optimizer, name)}
+
+    def refuse_other_options(self):
+        """Raise ``RuntimeError`` if the program has changed an option of the optimizer that the
+        library knows since the opening."""
+        for name, value in self._fixed_options().items():
+            if value != self._fixed[name]:
+                raise RuntimeError(f"{name} of {type(self.optimizer).__name__} is {value}, and was "
+                                   f"{self._fixed[name]} at the first step, from which on it is "
+                                   "fixed: give it to the optimizer when that is made")
 
     def update_rules(self):
         """Pass on what schedulers have changed since the last step."""
@@ -383,7 +400,7 @@ class Engine:
     def step(self, number, data, loss_sum):
         """Compute step `number` and return an ``lk_step_result``."""
         lk.comm_note(self.group.comm, number + 1, b"turns")
-        self.model.refuse_changes()
+        self.model.refuse_changes(self._settings["buffers"])
         self.update_rules()
         self._begin_norms()
         own = self._own_virtual_workers()

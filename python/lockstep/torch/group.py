@@ -317,7 +317,7 @@ def agree(group, described, first_difference,
           advice="results would depend on who computes what"):
     """Raise ``lockstep.Error`` on all ranks if a rank describes something else than rank 0.  What
     a worker that enters describes is compared when it does."""
-    found = None if group.enters else _first_that_differs(group, described)
+    found = None if group.enters else first_that_differs(group, described)
     if found is not None:
         odd, mine, wanted = found
         name, here, there = first_difference(mine, wanted)
@@ -325,7 +325,7 @@ def agree(group, described, first_difference,
                                    f"and {there!r}; {advice}"))
 
 
-def _first_that_differs(group, described):
+def first_that_differs(group, described):
     """Return the first rank that describes something else than rank 0, what it describes, and what
     rank 0 does; None if all are equal.  Collective."""
     wanted = group.share(described)
@@ -339,7 +339,7 @@ def _first_that_differs(group, described):
 
 def note_processors(group, described):
     """Have rank 0 print a note if a rank has another processor than it has.  Collective."""
-    found = None if group.enters else _first_that_differs(group, described)
+    found = None if group.enters else first_that_differs(group, described)
     if found is None or group.rank != 0:
         return
     odd, theirs, mine = found

@@ -12,9 +12,9 @@ import time
 import torch
 
 from lockstep._library import Error, lk
-from lockstep.torch import checkpoint, gpu, plain, seeds
+from lockstep.torch import checkpoint, gpu, plain, seeds, trace
 from lockstep.torch.engine import Engine, undecayed
-from lockstep.torch.group import advised
+from lockstep.torch.group import advised, agree
 from lockstep.torch.model import Model
 from lockstep.torch.optim import has_scheduler
 from lockstep.torch.plan import Plan
@@ -39,22 +39,21 @@ class Membership:
 
     # ---- Operations ------------------------------------------------------------------------
 
-    def collective(self, name, work, value=0):
+    def collective(self, name, work, agrees=False):
         """Run `work`, an operation of all ranks.  After a loss, repeat it with the survivors.  In a
         worker that enters, do nothing and return None.
 
-        value: a number that must be equal on all ranks, of what the operation depends on.
+        agrees: what a step depends on, and the program may change between steps, must be equal on
+            all ranks.
         """
         if self._group.enters:
             return None
+        settings = self._settings_of_step() if agrees else None
 
         def attempt():
-            values = self._group.meet(name, value)
+            values = self._group.meet(name, trace.number(settings) if agrees else 0)
             if len(set(values)) > 1:
-                odd = next(r for r, v in enumerate(values) if v != values[0])
-                self._group.raise_together(Error("EMISMATCH", (
-                    f"rank {odd} and rank 0 have other learning rates or weight decays in step "
-                    f"{self._run._step + 1}: they must not depend on the rank")))
+                self._refuse_other_settings(*settings)
             return work()
 
         self._operation += 1
@@ -69,6 +68,24 @@ class Membership:
                 raise
         self._previous = attempt
         return result
+
+    def _settings_of_step(self):
+        """Return what the program may change between steps, and what ranks must have alike: 64 bits
+        of learning rates and weight decays, and the modes of modules."""
+        return self._run._optimizer.fingerprint(), self._run._model.modes()
+
+    def _refuse_other_settings(self, rates, modes):
+        """Raise ``lockstep.Error`` on all ranks if the settings of a step depend on the rank."""
+        step = self._run._step + 1
+        values = self._group.gather(rates)
+        if len(set(values)) > 1:
+            odd = next(r for r, v in enumerate(values) if v != values[0])
+            self._group.raise_together(Error("EMISMATCH", (
+                f"rank {odd} and rank 0 have other learning rates or weight decays in step {step}: "
+                "they must not depend on the rank")))
+        agree(self._group, self._run._model.describe_modes(modes), plain.first_difference,
+              f"in step {step} every rank must have the same.  Look for train() and eval() on some "
+              "ranks only (`if run.rank == 0`)")
 
     # ---- Losses ----------------------------------------------------------------------------
 
@@ -155,6 +172,7 @@ class Membership:
             return {"config": run._contents().config, "device": gpu.describe(model.device),
                     "settings": {name: run._settings[name] for name in _SETTINGS},
                     "parameters": [[n, list(p.shape)] for n, p in zip(model.names, model.params)],
+                    "momenta": model.momenta(),
                     "undecayed": undecayed(model, run._optimizer) if engine is None
                     else engine.undecayed(),
                     "tensors": [[str(t.dtype), list(t.shape)] for t in self._tensors()],
@@ -227,6 +245,7 @@ class Membership:
             mine["config"]["data"] = about["config"]["data"]
         for name in ("device", "settings", "parameters", "tensors"):
             self._refuse(name, about[name], mine[name])
+        self._refuse("", about["momenta"], mine["momenta"])
         self._refuse("", *(checkpoint.fixed(d["config"]) for d in (about, mine)))
         if has_scheduler(run._optimizer) and not run._schedulers:
             raise RuntimeError("this worker was to replace a lost one, but run.resume() was not "

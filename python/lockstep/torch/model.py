@@ -1,12 +1,14 @@
 """The parameters and buffers of a prepared model, and where they are in shared memory."""
 
+import bisect
 import ctypes
 
 import torch
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 
-from lockstep._library import NAME_MAX, RANK_MAX
+from lockstep._library import NAME_MAX, RANK_MAX, Error
 from lockstep.torch import trace
+from lockstep.torch.group import first_that_differs
 
 
 def view(address, like):
@@ -26,20 +28,59 @@ def _is_dense(tensor):
     return True
 
 
+def _span(tensor):
+    """Return the addresses of the first byte of a tensor and of the one after its last."""
+    first, last = tensor.data_ptr(), sum((n - 1) * s
+                                         for n, s in zip(tensor.shape, tensor.stride()))
+    return first, first + (last + 1) * tensor.element_size()
+
+
+def _is_plain(tensor):
+    """Return true for a tensor with elements in memory, and none of a class with another layout."""
+    return (type(tensor) in (torch.Tensor, torch.nn.Parameter)
+            and tensor.layout == torch.strided and tensor.numel() > 0)
+
+
 def _is_trained(parameter):
     return parameter.requires_grad and parameter.numel() > 0
+
+
+def _has_statistics(module):
+    return isinstance(module, _NormBase) and module.running_mean is not None
 
 
 class _Place:
     """Where a module has a parameter or a buffer, which the program may replace between steps."""
 
-    def __init__(self, kind, name, tensors):
-        self.kind, self.name = kind, trace.plain_name(name)
-        self._tensors, self._key = tensors, name.rpartition(".")[2]
+    def __init__(self, kind, path, tensors, key):
+        self.kind, self.name = kind, trace.plain_name(f"{path}.{key}" if path else key)
+        self._tensors, self._key = tensors, key
 
     def tensor(self):
         """Return what is there now, None if there is nothing."""
         return self._tensors[self._key] if self._key in self._tensors else None
+
+
+def _places(module):
+    """Return the places of all parameters and then of all buffers, also of those that are None."""
+    modules = list(module.named_modules())
+    return ([_Place("parameter", path, m._parameters, key)
+             for path, m in modules for key in m._parameters.keys()]
+            + [_Place("buffer", path, m._buffers, key)
+               for path, m in modules for key in m._buffers.keys()])
+
+
+def _layers(module, buffers):
+    """Return {path: (module, names)} of the modules that have parameters, or buffers that must not
+    change in turns, and the names of these."""
+    found = {}
+    for path, m in module.named_modules():
+        names = [*m._parameters.keys()]
+        if buffers == "check" or _has_statistics(m):
+            names += m._buffers.keys()
+        if names:
+            found[path] = m, names
+    return found
 
 
 class Norm:
@@ -66,6 +107,19 @@ class Norm:
         self._in_step = False
         self.stale = False     # the library has other values
         self.reload()
+
+    def refuse_changes(self):
+        """Raise ``RuntimeError`` if the layer has another momentum, or other tensors for its
+        statistics, than before."""
+        module = self.module
+        if module.momentum != self.momentum:
+            raise RuntimeError(f"the momentum of '{self.name}' ({type(module).__name__}) is "
+                               f"{module.momentum}, and was {self.momentum} at the first step, "
+                               "from which on it is fixed: set it before")
+        if [id(module.running_mean), id(module.running_var)] != list(map(id, self.buffers)):
+            raise RuntimeError(f"the running statistics of '{self.name}' are other tensors than at "
+                               "the first step, and would not be averaged: change them in place, "
+                               "as with copy_(), fill_() or reset_running_stats()")
 
     def reload(self):
         """Take over what the module has."""
@@ -142,22 +196,42 @@ class Model:
                 raise ValueError(f"'{name}' is a SyncBatchNorm, which sums over the processes of "
                                  "torch.distributed: use BatchNorm, whose batch is then the "
                                  "micro-batch for any number of workers")
-            if isinstance(m, _NormBase) and m.running_mean is not None:
+            if _has_statistics(m):
                 self.norms.append(Norm(trace.plain_name(name), m))
         counted = {id(b) for n in self.norms for b in n.buffers}
         counted |= {id(n.module.num_batches_tracked) for n in self.norms}
-        self.modules = dict(module.named_modules())
-        self.fixed = {name: b for name, b in module.named_buffers() if id(b) not in counted}
-        self._watched = [_Place("parameter", name, self._parent(name)._parameters)
-                         for name, _ in module.named_parameters()]
-        self._parameters = len(self._watched)
-        self._watched += [_Place("buffer", n, self._parent(n)._buffers) for n in self.fixed]
+        self._places = _places(module)
+        self._refuse_views()
+        self._watched = [p for p in self._places if id(p.tensor()) not in counted]
+        self._parameters = sum(place.kind == "parameter" for place in self._watched)
+        self._layers = {buffers: _layers(module, buffers) for buffers in ("check", "ignore")}
 
-    def refuse_changes(self):
-        """Raise ``RuntimeError`` if other parameters require gradients than at the first step."""
+    def refuse_changes(self, buffers):
+        """Raise ``RuntimeError`` if other parameters require gradients than at the first step, or
+        if the model has other layers with parameters or buffers.  Values may differ, and tensors of
+        equal names that are not trained."""
         if set(map(id, filter(_is_trained, self.module.parameters()))) != self._known:
             raise RuntimeError(f"{self._first_change()}; what is trained is fixed at the first "
                                "step")
+        self._refuse_other_layers(buffers)
+        for norm in self.norms:
+            norm.refuse_changes()
+        if any(a is not p.tensor() for a, p in zip(self._tensors, self._places)):
+            self._refuse_views()
+
+    def _refuse_other_layers(self, buffers):
+        before, now = self._layers[buffers], _layers(self.module, buffers)
+        if now == before:
+            return
+        path = next(p for p in {**before, **now} if before.get(p) != now.get(p))
+        (old, known), (new, names) = (layers.get(path, (None, [])) for layers in (before, now))
+        known, names = sorted(set(known) - set(names)), sorted(set(names) - set(known))
+        what = ("is another layer than before" if None not in (old, new) and old is not new
+                else f"has a '{names[0]}' that it did not have" if names
+                else f"no longer has its '{known[0]}'")
+        where = f"'{trace.plain_name(path)}' ({type(new or old).__name__})"
+        raise RuntimeError(f"{where} {what}; the parameters and buffers of a model are fixed at "
+                           "the first step, but for their values: add them before it")
 
     def _first_change(self):
         for name, p in zip(self.names, self.params):
@@ -175,13 +249,29 @@ class Model:
 
     def _refuse_shared_memory(self):
         """Raise ``ValueError`` if two parameters share memory and are not the same object."""
-        ends = sorted((p.data_ptr(), p.data_ptr() + p.numel() * p.element_size(), i)
-                      for i, p in enumerate(self.params))
-        for (_, end, i), (first, _, j) in zip(ends, ends[1:]):
+        spans = sorted((*_span(p), i) for i, p in enumerate(self.params))
+        for (_, end, i), (first, _, j) in zip(spans, spans[1:]):
             if first < end:
                 raise ValueError(f"parameters '{self.names[min(i, j)]}' and "
                                  f"'{self.names[max(i, j)]}' share memory, but are two parameters: "
                                  "to tie them, assign the same Parameter to both modules")
+
+    def _refuse_views(self):
+        """Raise ``ValueError`` if a buffer, or a parameter that is not trained, shares memory with
+        one that is.  It would not follow when that moves to the library's memory."""
+        self._tensors = [place.tensor() for place in self._places]
+        spans = sorted((*_span(p), name) for name, p in zip(self.names, self.params))
+        for place, tensor in zip(self._places, self._tensors):
+            if (not _is_plain(tensor) or id(tensor) in self._known
+                    or tensor.device != self.device):
+                continue
+            first, end = _span(tensor)
+            i = bisect.bisect_left(spans, (end,)) - 1   # the last one that begins before the end
+            if i >= 0 and spans[i][1] > first:
+                raise ValueError(
+                    f"{place.kind} '{place.name}' shares memory with parameter '{spans[i][2]}', "
+                    "which is trained, but is not the same object: to tie them, assign the same "
+                    "Parameter to both modules; otherwise make it from a clone()")
 
     @staticmethod
     def _check(name, parameter):
@@ -205,6 +295,41 @@ class Model:
                              f"{RANK_MAX} are supported")
         if len(name.encode()) >= NAME_MAX:
             raise ValueError(f"the name of parameter '{name}' has more than {NAME_MAX - 1} bytes")
+
+    # ---- What ranks must have alike ----------------------------------------------------------
+
+    def compare_values(self, group, buffers):
+        """Raise ``lockstep.Error`` on all ranks if a rank has another value of a parameter that is
+        not trained, or of a buffer, than rank 0.  The library compares the trained parameters.
+
+        buffers: "ignore" leaves out all buffers but running statistics.
+        """
+        left_out = self._watched[self._parameters:] if buffers == "ignore" else []
+        skipped = self._known.union(id(place.tensor()) for place in left_out)
+        digests = {place.name: trace.digest(tensor)
+                   for place, tensor in zip(self._places, self._tensors)
+                   if _is_plain(tensor) and id(tensor) not in skipped}
+        found = first_that_differs(group, digests)
+        if found is not None:
+            odd, mine, wanted = found
+            name = next(n for n in {**wanted, **mine} if wanted.get(n) != mine.get(n))
+            group.raise_together(Error("EMISMATCH", f"ranks 0 and {odd} start with different "
+                                       f"values of '{name}'; every rank must load the same"))
+
+    def momenta(self):
+        """Return {words for it: the momentum of a layer with running statistics}."""
+        return {f"the momentum of '{norm.name}'": float(norm.momentum) for norm in self.norms}
+
+    def modes(self):
+        """Return a byte for each module: 1 if it is in training mode, else 0."""
+        return bytes(bool(m.training) for m in self.module.modules())
+
+    def describe_modes(self, modes):
+        """Return {words for it: the mode of a module} of what ``modes()`` has returned."""
+        known = trace.classes(self.module)
+        return {f"the mode of {trace.named(known, trace.plain_name(name))}":
+                "training" if trains else "evaluation"
+                for trains, (name, _) in zip(modes, self.module.named_modules())}
 
     # ---- What turns must not change ----------------------------------------------------------
 
@@ -247,9 +372,6 @@ class Model:
             f"forward changes buffer '{place.name}' of a {self.owner(place.name)}: its value would "
             "depend on which worker computes what.  Compute it outside of the loss function, or "
             'give init(buffers="ignore") if it does not affect the result')
-
-    def _parent(self, name):
-        return self.modules[name.rpartition(".")[0]]
 
     def owner(self, name):
         """Return the class of the module to which the parameter or buffer `name` belongs."""

@@ -272,6 +272,7 @@ class Run:
         """Open the engine when it is first needed."""
         self._take_optimizer(optimizer)
         if self._engine is not None:
+            self._engine.refuse_other_options()
             return
         self._group.keep_hook()
         self._check_prepared()
@@ -330,15 +331,17 @@ class Run:
         self._log.add_line({"step": self._step, "weights": self._hash[1] if known else None})
 
     def _compare_ranks(self, data):
-        """Fail on all ranks if they have made another optimizer or loader.  The library compares
-        the parameters."""
+        """Fail on all ranks if they have made another optimizer or loader, or other values of what
+        is not trained.  The library compares the parameters that are."""
         described = {f"the learning rate of parameter group {i}": optim.rate(group)
                      for i, group in enumerate(self._optimizer.param_groups)}
         for part in (self._optimizer, data):
             described.update(plain.to_json(part.describe(), "") if part else {})
         described["torch's threads"] = torch.get_num_threads()
+        described.update(self._model.momenta())
         agree(self._group, described, environment.first_difference,
-              "every rank must make the same optimizer and loader")
+              "every rank must make the same model, optimizer and loader")
+        self._model.compare_values(self._group, self._settings["buffers"])
 
     def _take_optimizer(self, optimizer):
         if optimizer is None or optimizer is self._given_optimizer:
@@ -423,7 +426,7 @@ class Run:
 
         if self._observer is not None:
             self._observer.begin(number)
-        result = self._collective("run.step()", attempt, self._optimizer.fingerprint())
+        result = self._collective("run.step()", attempt, agrees=True)
         self._take_step(number + 1)
         if self._observer is not None:
             self._observer.end(number, result)

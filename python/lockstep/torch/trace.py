@@ -28,6 +28,11 @@ def digest(value):
     return state.hexdigest()
 
 
+def number(value):
+    """Return 64 bits of the ``digest()`` of a value."""
+    return int(digest(value), 16)
+
+
 def _update(state, value):
     if isinstance(value, torch.Tensor):
         _update_tensor(state, value)
@@ -176,7 +181,7 @@ def _caller(known, before):
             stack.append(name)
         elif kind == "output":
             stack.pop()
-    return _named(known, stack[-1]) if stack else "the loss function"
+    return named(known, stack[-1]) if stack else "the loss function"
 
 
 def _what(known, entry):
@@ -184,9 +189,9 @@ def _what(known, entry):
     if kind == "gradient":
         return f"the gradient of '{name}' ({owner(known, name)})"
     texts = {"batch": "the micro-batch", "loss": "the loss", "end": "nothing"}
-    return texts.get(kind) or f"the {kind} of {_named(known, name)}"
+    return texts.get(kind) or f"the {kind} of {named(known, name)}"
 
 
-def _named(known, path):
+def named(known, path):
     """Return the path and the class of a module: "'blocks.0' (Block)"."""
     return f"'{path}' ({known[path]})" if path else f"the model ({known['']})"
