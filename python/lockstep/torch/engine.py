@@ -88,6 +88,7 @@ class Engine:
         model, settings = self.model, self._settings
         self._params = (_library.Param * len(model.params))()
         spared = undecayed(model, self.optimizer)
+        self.optimizer.fix_undecayed()
         for c, name, p, no_decay in zip(self._params, model.names, model.params, spared):
             c.name = name.encode()
             c.shape.rank = p.dim()

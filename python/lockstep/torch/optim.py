@@ -39,6 +39,7 @@ class Optimizer(torch.optim.Optimizer):
     undecayed_unscaled = False # the tensors of groups without weight decay have a trust ratio of 1
     changing = ("lr", "weight_decay")
     _run = None                # the run, once it has the states of this optimizer
+    _undecayed = None          # the ids of parameters without weight decay, once they are fixed
 
     def __init__(self, params, defaults, clip_norm=0.0, clip_value=0.0):
         self.clip_norm, self.clip_value = clip_norm, clip_value
@@ -109,8 +110,29 @@ class Optimizer(torch.optim.Optimizer):
     def rates(self):
         """Return {id of a parameter: (lr, weight_decay)}, after checking the other settings."""
         self._refuse_changes()
+        self._refuse_other_decays()
         return {id(p): (float(g["lr"]), float(g["weight_decay"]))
                 for g in self.param_groups for p in g["params"]}
+
+    def fix_undecayed(self):
+        """Have ``rates()`` refuse weight decay that begins or ends, if the library needs to know
+        once for all which parameters have none."""
+        if self.undecayed_unscaled and self._undecayed is None:
+            self._undecayed = {id(p) for g in self.param_groups if g["weight_decay"] == 0
+                               for p in g["params"]}
+
+    def _refuse_other_decays(self):
+        if self._undecayed is None:
+            return
+        for i, group in enumerate(self.param_groups):
+            decay = group["weight_decay"]
+            if any((decay == 0) != (id(p) in self._undecayed) for p in group["params"]):
+                raise ValueError(
+                    f"the weight_decay of parameter group {i} is {decay} now, and was "
+                    + ("not 0" if decay == 0 else "0") + " when the run began: "
+                    f"{type(self).__name__} gives no trust ratio to parameters without weight "
+                    "decay, and which ones these are is fixed in the first step.  For a schedule "
+                    "from or to 0 use a small number instead of 0, such as 1e-12")
 
     def fingerprint(self):
         """Return 64 bits of what may change between steps, which must be equal on all ranks."""
@@ -330,6 +352,9 @@ class FromTorch:
     def completed_steps(self):
         """Return 0: a run of torch's optimizer continues from a checkpoint of this package."""
         return 0
+
+    def fix_undecayed(self):
+        """Do nothing: the library updates no parameter."""
 
     def rates(self):
         """Return {id of a parameter: (lr, weight_decay)}: 0, because the library updates none."""

@@ -620,6 +620,7 @@ class Run:
                   "run.resume(directory, model, opt, sched)", file=sys.stderr)
         stored.restore_model(model.module)
         checkpoint.restore_settings(stored.config, self._optimizer, self._schedulers)
+        self._optimizer.fix_undecayed()
         self._optimizer.state.clear()
         self._optimizer._run = self
         self._step, self._restored = stored.step, stored

@@ -1,0 +1,108 @@
+"""What a run resumes with is what it was saved with, or save() says what it cannot hold."""
+
+import tempfile
+import textwrap
+import unittest
+
+from support import launch
+
+# A whole run, one that is saved after three of six steps, and its rest, in each process.
+PROGRAM = """
+    import functools, os
+    import torch, torch.nn.functional as F
+    import lockstep.torch as lk
+    from lockstep.torch import run as run_module
+
+    run_module.Group = functools.lru_cache(None)(run_module.Group)   # one for all runs
+    POINTS = torch.utils.data.TensorDataset(
+        torch.randn(64, 3, 4, 4, generator=torch.Generator().manual_seed(1)), torch.arange(64) % 4)
+
+    def loss_sum(model, batch):
+        x, y = batch
+        return F.cross_entropy(model(x), y, reduction="sum"), y.numel()
+
+    def net():
+        return torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.Flatten(),
+                                   torch.nn.Linear(128, 4))
+
+    def between(model, opt, step):
+        pass
+
+    class Own(torch.optim.Optimizer):
+        # an optimizer as users write them: update(state of p, p, gradient)
+
+        def __init__(self, params):
+            super().__init__(params, dict(lr=0.05))
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for p in self.param_groups[0]["params"]:
+                self.update(self.state[p], p, p.grad)
+
+    def train(name, until, directory):
+        run_module._current = None
+        run = lk.init(seed=1, virtual_workers=4)
+        model = run.prepare(net())
+        opt = make(model.parameters())
+        data = run.loader(POINTS, global_batch=16)
+        run.resume(directory, model, opt)
+        for step in run.steps(until):
+            between(model, opt, step)
+            run.step(loss_sum, data, opt)
+        if directory is not None:
+            run.save(directory)
+        run.print(name, run.weights_hash())
+
+    def train_all():
+        train("whole", 6, None)
+        train("half", 3, "ck")
+        train("rest", 6, "ck")
+"""
+
+DECAY = """
+    make = lambda params: getattr(lk, os.environ["KIND"])(params, lr=0.01, weight_decay=0.0)
+
+    def between(model, opt, step):
+        opt.param_groups[0]["weight_decay"] = START if step < 3 else 0.1
+
+    START = float(os.environ["START"])
+    if "REST" in os.environ:   # the first step after the checkpoint is that of the change
+        train("half", 3, "ck")
+        train("rest", 6, "ck")
+    else:
+        train_all()
+"""
+
+
+class Restored(unittest.TestCase):
+    def run_program(self, program, workers=2, **env):
+        with tempfile.TemporaryDirectory() as folder:
+            return launch(textwrap.dedent(PROGRAM) + textwrap.dedent(program), workers,
+                          folder=folder, env=env)
+
+    def assert_same(self, program, **env):
+        ended = self.run_program(program, **env)
+        self.assertEqual(ended.status, 0, ended.err)
+        self.assertEqual(ended.value("whole"), ended.value("rest"))
+        self.assertNotEqual(ended.value("whole"), ended.value("half"))
+
+    def assert_refused(self, program, *texts, **env):
+        ended = self.run_program(program, **env)
+        self.assertNotEqual(ended.status, 0, ended.out + ended.err)
+        for text in texts:
+            self.assertIn(text, ended.err)
+
+    def test_weight_decay_that_changes(self):
+        for kind in ("LAMB", "LARS"):
+            self.assert_same(DECAY, KIND=kind, START=1e-12)
+
+    def test_weight_decay_that_begins(self):
+        for kind in ("LAMB", "LARS"):
+            self.assert_refused(DECAY, "the weight_decay of parameter group 0 is 0.1 now, and was "
+                                f"0 when the run began: {kind} gives no trust", KIND=kind, START=0)
+        self.assert_refused(DECAY, "group 0 is 0.1 now, and was 0 when", KIND="LAMB", START=0,
+                            REST=1)
+
+
+if __name__ == "__main__":
+    unittest.main()
