@@ -73,6 +73,39 @@ DECAY = """
         train_all()
 """
 
+# States whose type or order of elements decides on the bits of the next step.
+STATES = """
+    def boolean(state, p, g):   # moves only where the sign of the gradient stayed
+        sign = g > 0
+        same = ~(sign ^ state["sign"]) if "sign" in state else torch.ones_like(sign)
+        state["sign"] = sign
+        p.sub_(g * same.float(), alpha=0.05)
+
+    def strides(state, p, g):   # a normalised momentum
+        m = state.setdefault("m", torch.zeros_like(p))
+        state["turned"] = torch.zeros(2, 3).t()
+        assert m.stride() == p.stride()
+        m.mul_(0.9).add_(g)
+        p.sub_(m / (m.norm() + 1e-6), alpha=0.05)
+
+    def every_other(state, p, g):
+        state["m"] = torch.zeros(4)[::2]
+        p.sub_(g, alpha=0.05)
+
+    def dotted(state, p, g):
+        state["m.n"] = 1
+        p.sub_(g, alpha=0.05)
+
+    Own.update = staticmethod(globals()[os.environ["KIND"]])
+    make = Own
+    plain = net
+
+    def net():
+        return plain().to(memory_format=torch.channels_last)
+
+    train_all()
+"""
+
 
 class Restored(unittest.TestCase):
     def run_program(self, program, workers=2, **env):
@@ -102,6 +135,15 @@ class Restored(unittest.TestCase):
                                 f"0 when the run began: {kind} gives no trust", KIND=kind, START=0)
         self.assert_refused(DECAY, "group 0 is 0.1 now, and was 0 when", KIND="LAMB", START=0,
                             REST=1)
+
+    def test_states_in_other_forms(self):
+        self.assert_same(STATES, KIND="boolean")
+        self.assert_same(STATES, KIND="strides")
+
+    def test_states_that_cannot_be_restored(self):
+        self.assert_refused(STATES, "the optimizer's state 'm' of '0.weight' are not consecutive",
+                            KIND="every_other")
+        self.assert_refused(STATES, "state 'm.n' of '0.weight' cannot be restored", KIND="dotted")
 
 
 if __name__ == "__main__":

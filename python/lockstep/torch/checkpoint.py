@@ -33,6 +33,8 @@ _DTYPES = {_CODES[dtype]: dtype for dtype in _KINDS if dtype is not torch.bool}
 
 # The part of a configuration with those states of an optimizer of torch that are no tensors.
 _NUMBERS = "numbers"
+# The part with the types and strides of those that a file holds in others.
+_FORMS = "forms"
 
 # What init() is given and does not change the bits of a run.
 _FREE = ("seed", "strategy", "audit_steps", "buffers", "shard_hosts")
@@ -104,16 +106,15 @@ def _group_items(engine):
 def _torch_items(engine):
     """The states of an optimizer of torch.  Every worker has all of them."""
     items = []
-    for name, p in zip(engine.model.names, engine.model.params):
-        for key, value in engine.optimizer.torch.state.get(p, {}).items():
-            if not isinstance(value, torch.Tensor):   # Contents has it
-                continue
-            if value.dtype not in _CODES:
-                raise TypeError(f"the optimizer's state '{key}' of '{name}' is of {value.dtype}, "
-                                "which a checkpoint cannot hold")
-            value = value.cpu().contiguous()
-            items.append(_Item(f"{name}.{key}", value, lambda value=value: value,
-                               value.data_ptr()))
+    for i, key, value in engine.optimizer.states(engine.model):
+        name = engine.model.names[i]
+        if not isinstance(value, torch.Tensor):   # Contents has it
+            continue
+        if value.dtype not in _CODES:
+            raise TypeError(f"the optimizer's state '{key}' of '{name}' is of {value.dtype}, "
+                            "which a checkpoint cannot hold")
+        value = value.detach().cpu().contiguous()
+        items.append(_Item(f"{name}.{key}", value, lambda value=value: value, value.data_ptr()))
     return items
 
 
@@ -188,16 +189,19 @@ class Contents:
             "optimizer": plain.to_json(optimizer.describe(), "optimizer"),
             "groups": plain.to_json(groups, "param_groups"),
             "schedulers": schedulers_to_json(schedulers)}
-        numbers = {} if optimizer.in_library else optimizer.numbers(names)
-        if numbers:
-            self.config[_NUMBERS] = plain.to_json(numbers, "optimizer.state")
+        if not optimizer.in_library:
+            for part, found in ((_NUMBERS, optimizer.numbers(names)),
+                                (_FORMS, optimizer.forms(names))):
+                if found:
+                    self.config[part] = plain.to_json(found, "optimizer.state")
         self.exactness_id = environment.exactness_id(self.machine)
 
 
 def fixed(config):
     """Return the parts of a ``Contents.config`` that do not change between steps."""
     return dict(config, groups=[g["params"] for g in config["groups"]],
-                schedulers=[s["class"] for s in config["schedulers"]], **{_NUMBERS: None})
+                schedulers=[s["class"] for s in config["schedulers"]],
+                **{_NUMBERS: None, _FORMS: None})
 
 
 def restore_settings(config, optimizer, schedulers):
@@ -444,7 +448,9 @@ class Stored:
 
     def _restore_torch(self, engine):
         params = dict(zip(engine.model.names, engine.model.params))
-        values = {name: self._read(OPTIMIZER, name) for name in self._tensors[OPTIMIZER]}
+        forms = self.config.get(_FORMS, {})
+        values = {name: _formed(self._read(OPTIMIZER, name), **forms.get(name, {}))
+                  for name in self._tensors[OPTIMIZER]}
         values.update(plain.from_json(self.config.get(_NUMBERS, {})))
         groups = {id(p): g for g in engine.optimizer.torch.param_groups for p in g["params"]}
         for name, value in values.items():
@@ -467,6 +473,15 @@ class Stored:
         if self._open is not None:
             self._open.close()
             self._open = None
+
+
+def _formed(value, dtype=None, strides=None):
+    """Return a state in the type, and with the strides, that its optimizer has given it."""
+    if dtype is not None:
+        value = value.to(getattr(torch, dtype))
+    if strides is None:
+        return value
+    return torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
 
 
 def _placed(value, key, p, group):

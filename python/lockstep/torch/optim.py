@@ -14,6 +14,7 @@ import torch
 
 from lockstep import _library
 from lockstep._library import layout, lk
+from lockstep.torch.model import is_dense
 
 # What torch's optimizers take: parameters, or parameter groups.
 Params = Iterable[Any]
@@ -373,12 +374,45 @@ class FromTorch:
         return (isinstance(other, FromTorch) and self.torch is other.torch
                 and self.describe() == other.describe())
 
+    def states(self, model):
+        """Return [(number of a parameter, key, value)] of all states.  Raise ``TypeError`` for one
+        that neither a checkpoint nor another worker could restore."""
+        found = []
+        for i, (name, p) in enumerate(zip(model.names, model.params)):
+            for key, value in self.torch.state.get(p, {}).items():
+                if not isinstance(key, str) or "." in key:
+                    raise TypeError(f"the optimizer's state {key!r} of '{name}' cannot be "
+                                    "restored: give it a name without a dot")
+                if isinstance(value, torch.Tensor) and (value.layout is not torch.strided
+                                                        or not is_dense(value)):
+                    raise TypeError(f"the elements of the optimizer's state '{key}' of '{name}' "
+                                    "are not consecutive in memory, so it cannot be restored: "
+                                    "make it from a tensor's clone()")
+                found.append((i, key, value))
+        return found
+
     def numbers(self, names):
         """Return {"NAME.step": value} of the states that are no tensors.  `names` are those of
         parameters, by id."""
-        return {f"{names[id(p)]}.{key}": value for p, state in self.torch.state.items()
-                if id(p) in names for key, value in state.items()
+        return {name: value for name, value in self._named_states(names)
                 if not isinstance(value, torch.Tensor)}
+
+    def forms(self, names):
+        """Return {"NAME.key": {"dtype": "bool", "strides": [1, 4]}} of the states that a file does
+        not hold in their type, or in the order of their elements."""
+        forms = {}
+        for name, value in self._named_states(names):
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+                form = {"dtype": "bool"} if value.dtype is torch.bool else {}
+                if value.stride() != torch.empty(value.shape, device="meta").stride():
+                    form["strides"] = list(value.stride())
+                if form:
+                    forms[name] = form
+        return forms
+
+    def _named_states(self, names):
+        return [(f"{names[id(p)]}.{key}", value) for p, state in self.torch.state.items()
+                if id(p) in names for key, value in state.items()]
 
 
 def has_scheduler(optimizer):
