@@ -106,6 +106,26 @@ STATES = """
     train_all()
 """
 
+# States that belong to no parameter.
+ELSEWHERE = """
+    class Elsewhere(torch.optim.SGD):
+        count = 0
+
+        def step(self, closure=None):
+            super().step()
+            self.count += 1
+            if os.environ["KIND"] == "global":
+                self.state["global"]["count"] = self.count
+
+        if os.environ["KIND"] == "attribute":
+            def state_dict(self):
+                return dict(super().state_dict(), count=self.count)
+
+    make = lambda params: Elsewhere(params, lr=0.1, momentum=0.9)
+    train("whole", 6, None)
+    train("half", 3, "ck")
+"""
+
 
 class Restored(unittest.TestCase):
     def run_program(self, program, workers=2, **env):
@@ -144,6 +164,12 @@ class Restored(unittest.TestCase):
         self.assert_refused(STATES, "the optimizer's state 'm' of '0.weight' are not consecutive",
                             KIND="every_other")
         self.assert_refused(STATES, "state 'm.n' of '0.weight' cannot be restored", KIND="dotted")
+
+    def test_states_of_no_parameter(self):
+        self.assert_refused(ELSEWHERE, "Elsewhere keeps a state under 'global', which is no "
+                            "parameter that is trained", KIND="global")
+        self.assert_refused(ELSEWHERE, "Elsewhere.state_dict() has 'count'", KIND="attribute")
+        self.assertEqual(self.run_program(ELSEWHERE, KIND="").status, 0)
 
 
 if __name__ == "__main__":

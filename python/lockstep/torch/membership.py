@@ -266,12 +266,7 @@ class Membership:
 def _describe_states(run):
     """Return [parameter, name, device, type, shape, strides] of each state of an optimizer of
     torch, and [parameter, name, value] of those that are no tensors."""
-    described, states = [], run._optimizer.torch.state
-    own = {id(p) for p in run._model.params}
-    for key in states:
-        if id(key) not in own and states[key]:
-            raise TypeError(f"{type(run._optimizer.torch).__name__} keeps a state that belongs to "
-                            "no parameter")
+    described = []
     for i, name, value in run._optimizer.states(run._model):
         if isinstance(value, torch.Tensor):
             described.append([i, name, value.device.type, str(value.dtype).split(".")[1],

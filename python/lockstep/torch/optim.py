@@ -377,6 +377,7 @@ class FromTorch:
     def states(self, model):
         """Return [(number of a parameter, key, value)] of all states.  Raise ``TypeError`` for one
         that neither a checkpoint nor another worker could restore."""
+        self._refuse_other_states(model.params)
         found = []
         for i, (name, p) in enumerate(zip(model.names, model.params)):
             for key, value in self.torch.state.get(p, {}).items():
@@ -390,6 +391,20 @@ class FromTorch:
                                     "make it from a tensor's clone()")
                 found.append((i, key, value))
         return found
+
+    def _refuse_other_states(self, params):
+        kind, known = type(self.torch).__name__, set(map(id, params))
+        advice = ("neither a checkpoint nor a worker that replaces a lost one would have it: keep "
+                  "it in state[parameter]")
+        for key, state in self.torch.state.items():
+            if id(key) not in known and state:
+                where = "a tensor" if isinstance(key, torch.Tensor) else repr(key)
+                raise TypeError(f"{kind} keeps a state under {where}, which is no parameter that "
+                                f"is trained; {advice}")
+        for name in self.torch.state_dict():
+            if name not in ("state", "param_groups"):
+                raise TypeError(f"{kind}.state_dict() has '{name}' besides the states of "
+                                f"parameters; {advice}")
 
     def numbers(self, names):
         """Return {"NAME.step": value} of the states that are no tensors.  `names` are those of
