@@ -126,6 +126,28 @@ ELSEWHERE = """
     train("half", 3, "ck")
 """
 
+# Langevin dynamics, by the global generators or by one that every worker seeds differently.
+NOISE = """
+    import random
+
+    class Langevin(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step()
+            own = torch.Generator().manual_seed(int(os.environ["RANK"]))
+            generator = own if os.environ.get("OWN") else None
+            with torch.no_grad():
+                for p in self.param_groups[0]["params"]:
+                    noise = torch.randn(p.shape, generator=generator)
+                    p.add_(noise, alpha=0.01 * random.random())
+
+    make = lambda params: Langevin(params, lr=0.1)
+    if os.environ.get("OWN"):
+        lk.Run.weights_hash = lambda run: ""
+        train("half", 1, "ck")
+    else:
+        train_all()
+"""
+
 
 class Restored(unittest.TestCase):
     def run_program(self, program, workers=2, **env):
@@ -170,6 +192,18 @@ class Restored(unittest.TestCase):
                             "parameter that is trained", KIND="global")
         self.assert_refused(ELSEWHERE, "Elsewhere.state_dict() has 'count'", KIND="attribute")
         self.assertEqual(self.run_program(ELSEWHERE, KIND="").status, 0)
+
+    def test_optimizers_that_draw_random_numbers(self):
+        found = []
+        for workers in (1, 3):
+            found.append(self.run_program(NOISE, workers))
+            self.assertEqual(found[-1].status, 0, found[-1].err)
+            self.assertEqual(found[-1].value("whole"), found[-1].value("rest"))
+        self.assertEqual(found[0].value("whole"), found[1].value("whole"))
+
+    def test_optimizers_whose_copies_differ(self):
+        self.assert_refused(NOISE, "rank 1 and rank 0 have other parameters after the same steps "
+                            "of Langevin", OWN=1)
 
 
 if __name__ == "__main__":

@@ -132,9 +132,11 @@ def weights_hash(group, module):
         return group.share(_hash(items) if group.rank == 0 else None)
 
 
-def hash_of_copy(module):
-    """Return 64 bits of the hash of this worker's parameters and buffers."""
-    return int(_hash(_model_items(module))[:16], 16)
+def hash_of_copy(module, buffers):
+    """Return 64 bits of the hash of this worker's parameters, and of its buffers if `buffers`."""
+    params = {trace.plain_name(name) for name, _ in module.named_parameters()}
+    items = [item for item in _model_items(module) if buffers or item.name in params]
+    return int(_hash(items)[:16], 16)
 
 
 def _hash(items):

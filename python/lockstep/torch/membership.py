@@ -101,7 +101,7 @@ class Membership:
             standing = run._engine.go_on()
             if standing.steps > run._step:
                 run._step, run._completed = standing.steps, standing.last
-                run._engine.read_back()
+                run._engine.read_back(standing.steps - 1)
             else:
                 change["unfinished"] = standing.unfinished
             run.log_membership({**change, "ms": 1e3 * (time.monotonic() - begun)})

@@ -559,6 +559,7 @@ class Run:
         self._collective("run.save()", lambda: self._save(contents))
 
     def _save(self, contents):
+        self._compare_copies()
         with self._whole_model(everywhere=False):
             checkpoint.save(self._group, self._engine, self._directory, contents, self._keep)
 
@@ -685,13 +686,14 @@ class Run:
     def _weights_hash(self):
         with self._whole_model(everywhere=False):
             digits = checkpoint.weights_hash(self._group, self._model.module)
-        if self._optimizer is not None and not self._optimizer.in_library:
-            self._compare_copies()
+        self._compare_copies(buffers=True)
         return digits
 
-    def _compare_copies(self):
+    def _compare_copies(self, buffers=False):
         """Raise ``lockstep.Error`` if an optimizer of torch has made other parameters elsewhere."""
-        copies = self._group.gather(checkpoint.hash_of_copy(self._model.module))
+        if self._optimizer is None or self._optimizer.in_library:
+            return
+        copies = self._group.gather(checkpoint.hash_of_copy(self._model.module, buffers))
         if len(set(copies)) > 1:
             odd = next(r for r, c in enumerate(copies) if c != copies[0])
             self._group.raise_together(Error("EMISMATCH", (
