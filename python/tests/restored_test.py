@@ -148,6 +148,49 @@ NOISE = """
         train_all()
 """
 
+# Modules whose state dict has what is no parameter or buffer of theirs.
+EXTRA = """
+    class Scale(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.count = torch.nn.Parameter(torch.ones(4)), 0
+            self.register_buffer("mask", torch.ones(4, dtype=torch.bool))
+
+        def forward(self, x):
+            return x * self.weight * self.mask * (1 + self.count)
+
+        if os.environ["KIND"] != "converted":
+            def get_extra_state(self):
+                if os.environ["KIND"] == "bits":
+                    return torch.tensor([self.count >> i & 1 for i in range(8)]) > 0
+                return torch.tensor(self.count)
+
+            def set_extra_state(self, value):
+                if value.dim() > 0:
+                    value = ((~value).logical_not() * 2 ** torch.arange(8)).sum()
+                self.count = int(value)
+        else:
+            def _save_to_state_dict(self, state, prefix, keep_vars):
+                super()._save_to_state_dict(state, prefix, keep_vars)
+                state[prefix + "weight"] = (self.weight * 2).detach()
+
+            def _load_from_state_dict(self, state, prefix, *rest):
+                state[prefix + "weight"] = state[prefix + "weight"] / 2
+                super()._load_from_state_dict(state, prefix, *rest)
+
+    plain = net
+
+    def net():
+        return torch.nn.Sequential(plain(), Scale())
+
+    def between(model, opt, step):
+        if os.environ["KIND"] != "converted":
+            model[1].count += step % 2
+
+    make = lambda params: lk.SGD(params, lr=0.05, momentum=0.9)
+    train_all()
+"""
+
 
 class Restored(unittest.TestCase):
     def run_program(self, program, workers=2, **env):
@@ -204,6 +247,10 @@ class Restored(unittest.TestCase):
     def test_optimizers_whose_copies_differ(self):
         self.assert_refused(NOISE, "rank 1 and rank 0 have other parameters after the same steps "
                             "of Langevin", OWN=1)
+
+    def test_what_modules_add_to_the_state_dict(self):
+        for kind in ("number", "bits", "converted"):
+            self.assert_same(EXTRA, KIND=kind)
 
 
 if __name__ == "__main__":

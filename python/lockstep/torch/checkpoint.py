@@ -428,10 +428,20 @@ class Stored:
     # ---- Restoring -------------------------------------------------------------------------
 
     def restore_model(self, module):
-        """Set the parameters and buffers of a module.  Collective."""
+        """Set the parameters and buffers of a module, and what its own methods add to the state
+        dict.  Collective."""
+        state = module.state_dict(keep_vars=True)
+        own = set(map(id, (*module.parameters(), *module.buffers())))
+        usual = all(id(tensor) in own for tensor in state.values())
         with self._group.patient(), torch.no_grad():
-            for name, tensor in model_tensors(module).items():
-                tensor.copy_(self._read(MODEL, name))
+            for name, tensor in state.items():
+                value = self._read(MODEL, trace.plain_name(name))
+                if usual:
+                    tensor.copy_(value)
+                else:
+                    state[name] = value.to(tensor)   # in its type, which is another one for bool
+            if not usual:
+                module.load_state_dict(state)
 
     def restore(self, engine):
         """Set the states of the optimizer, and what groups keep between steps.  Collective."""
