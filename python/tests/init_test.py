@@ -16,9 +16,10 @@ RUN = """
 
 class Init(unittest.TestCase):
     def test_numbers_have_ranges(self):
-        for name, value in (("seed", -1), ("seed", 2 ** 64), ("virtual_workers", 0), ("threads", 0),
-                            ("audit_steps", -1), ("bucket_bytes", -1), ("shard_hosts", -1),
-                            ("timeout", -1.0), ("timeout", 1e8), ("timeout", float("nan"))):
+        for name, value in (("seed", -1), ("seed", 2 ** 64), ("virtual_workers", 0),
+                            ("threads", 0), ("threads", 4097), ("audit_steps", -1),
+                            ("bucket_bytes", -1), ("shard_hosts", -1), ("timeout", -1.0),
+                            ("timeout", 1e8), ("timeout", float("nan"))):
             with self.subTest(name), self.assertRaisesRegex(ValueError,
                                                             f"^{name} is {value}: give .* to "):
                 lk.init(**{name: value})

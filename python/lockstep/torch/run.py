@@ -119,7 +119,8 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
 
 # The least and the greatest of each whole number that init() takes.
 _RANGES = {"seed": (0, 2 ** 64 - 1), "virtual_workers": (1, 2 ** 32 - 1),
-           "threads": (1, 2 ** 31 - 1), "audit_steps": (0, 2 ** 63 - 1),
+           "threads": (1, 4096),   # with 100000 torch ends by SIGSEGV
+           "audit_steps": (0, 2 ** 63 - 1),
            "bucket_bytes": (0, 2 ** 63 - 1), "shard_hosts": (0, 2 ** 32 - 1)}
 _TIMEOUT_MAX = 2 ** 31 // 1000   # seconds
 
