@@ -7,6 +7,7 @@ update itself is part of ``Run.step()``.
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Iterable
 from typing import Any, Tuple, Union
 
@@ -327,6 +328,7 @@ class FromTorch:
 
     def __init__(self, optimizer: torch.optim.Optimizer, clip_norm: float = 0.0,
                  clip_value: float = 0.0):
+        _refuse_closure(optimizer)
         self.torch = optimizer
         self.clip_norm, self.clip_value = clip_norm, clip_value
 
@@ -445,6 +447,19 @@ def rate(group):
 def _fingerprint(groups):
     rates = [(rate(g), float(g.get("weight_decay") or 0)) for g in groups]
     return int.from_bytes(hashlib.blake2b(repr(rates).encode(), digest_size=8).digest(), "little")
+
+
+def _refuse_closure(optimizer):
+    """Raise ``TypeError`` if an optimizer computes gradients itself, by a function that its step()
+    must be given."""
+    # of the class, because a scheduler hides that of the object
+    _, *parameters = inspect.signature(type(optimizer).step).parameters.values()
+    for parameter in parameters:
+        if (parameter.default is parameter.empty
+                and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)):
+            raise TypeError(f"step() of {type(optimizer).__name__} needs '{parameter.name}', with "
+                            "which it computes gradients itself; run.step() computes the mean "
+                            "gradient of all workers once a step: use another optimizer")
 
 
 def adopt(optimizer):
