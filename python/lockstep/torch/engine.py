@@ -581,8 +581,8 @@ class Engine:
             self.group.fail_together()
         return Error(failure.status, f"step {finding.step}: {_results(finding)} of virtual worker "
                      f"{finding.virtual_worker}.  The first difference is in {where}.  {advice}.  "
-                     "If there is no such thing, the processor or the memory of a machine is "
-                     "faulty.  Nothing was updated")
+                     f"{trace.explain_compiled(self.model.module)}If there is no such thing, the "
+                     "processor or the memory of a machine is faulty.  Nothing was updated")
 
     def _repeat(self, finding, number, data, loss_sum):
         """Have the two ranks whose results differ compute them once more, and return the records
