@@ -8,6 +8,7 @@ import tempfile
 import textwrap
 import unittest
 
+import torch
 from support import BUILD, launch, nursery
 
 PROGRAM = """
@@ -83,6 +84,8 @@ PROGRAM = """
         def __init__(self):
             super().__init__()
             self.first, self.block = torch.nn.Linear(8, 16), Block()
+            if "COMPILED" in os.environ:
+                self.first = torch.compile(self.first, backend="eager")
             if FAULT == "initial":
                 self.first.weight.data += random.Random().random()
             if FAULT == "bfloat16":
@@ -136,9 +139,9 @@ class Diagnosis(unittest.TestCase):
         self.assertEqual([r.status for r in ranks], [0] * workers, ranks[0].err)
         return ranks[0].out
 
-    def assert_named(self, fault, workers, *texts):
+    def assert_named(self, fault, workers, *texts, **env):
         """Every rank ends with one line that has the texts."""
-        for rank in self.run_program(fault, workers):
+        for rank in self.run_program(fault, workers, **env):
             self.assertEqual(rank.status, 1, rank.err)
             lines = rank.err.splitlines()
             self.assertEqual(len(lines), 1, rank.err)
@@ -159,6 +162,11 @@ class Diagnosis(unittest.TestCase):
             self.assert_named("own", workers, "step 1", "virtual worker 0",
                               "the output of 'block.noise' (Noise), called with equal inputs",
                               CAUSES)
+
+    @unittest.skipUnless(hasattr(torch, "compile"), "this torch compiles nothing")
+    def test_a_compiled_module(self):
+        self.assert_named("own", 1, "'block.noise' (Noise)", "'first' is compiled: if "
+                          "micro-batches differ in shape", "dynamic=True", COMPILED=1)
 
     def test_a_generator_of_a_data_set(self):
         for workers in (1, 2):

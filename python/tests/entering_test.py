@@ -36,6 +36,16 @@ PROGRAM = """
         def forward(self, x):
             return self.b(self.drop(torch.relu(self.norm(self.a(x)))) * self.frozen)
 
+    class Formed(torch.optim.Adam):
+        # with states whose type and strides are not the usual ones
+
+        def step(self, closure=None):
+            super().step()
+            for state in self.state.values():
+                turned = state.setdefault("turned", torch.zeros(2, 3).t())
+                seen = state.setdefault("seen", torch.zeros(2, dtype=torch.bool))
+                assert turned.stride() == (1, 3) and seen.dtype is torch.bool
+
     turns, factor = 0, 1.0
 
     def loss_sum(model, batch):
@@ -63,7 +73,7 @@ PROGRAM = """
     if FAULT == "other momentum" and NEW:
         net.norm.momentum = 0.2
     model = run.prepare(net)
-    kinds = {"adamw": lk.AdamW, "torch": torch.optim.Adam}
+    kinds = {"adamw": lk.AdamW, "torch": Formed}
     opt = kinds[os.environ.get("OPTIMIZER", "adamw")](model.parameters(), lr=1e-2)
     sched = torch.optim.lr_scheduler.StepLR(opt, step_size=5, gamma=0.5)
     by_epoch = torch.optim.lr_scheduler.ReduceLROnPlateau(opt, patience=0, factor=0.7)

@@ -33,6 +33,8 @@ _DTYPES = {_CODES[dtype]: dtype for dtype in _KINDS if dtype is not torch.bool}
 
 # The part of a configuration with those states of an optimizer of torch that are no tensors.
 _NUMBERS = "numbers"
+# The part with the types and strides of those that a file holds in others.
+_FORMS = "forms"
 
 # What init() is given and does not change the bits of a run.
 _FREE = ("seed", "strategy", "audit_steps", "buffers", "shard_hosts")
@@ -104,16 +106,15 @@ def _group_items(engine):
 def _torch_items(engine):
     """The states of an optimizer of torch.  Every worker has all of them."""
     items = []
-    for name, p in zip(engine.model.names, engine.model.params):
-        for key, value in engine.optimizer.torch.state.get(p, {}).items():
-            if not isinstance(value, torch.Tensor):   # Contents has it
-                continue
-            if value.dtype not in _CODES:
-                raise TypeError(f"the optimizer's state '{key}' of '{name}' is of {value.dtype}, "
-                                "which a checkpoint cannot hold")
-            value = value.cpu().contiguous()
-            items.append(_Item(f"{name}.{key}", value, lambda value=value: value,
-                               value.data_ptr()))
+    for i, key, value in engine.optimizer.states(engine.model):
+        name = engine.model.names[i]
+        if not isinstance(value, torch.Tensor):   # Contents has it
+            continue
+        if value.dtype not in _CODES:
+            raise TypeError(f"the optimizer's state '{key}' of '{name}' is of {value.dtype}, "
+                            "which a checkpoint cannot hold")
+        value = value.detach().cpu().contiguous()
+        items.append(_Item(f"{name}.{key}", value, lambda value=value: value, value.data_ptr()))
     return items
 
 
@@ -131,9 +132,11 @@ def weights_hash(group, module):
         return group.share(_hash(items) if group.rank == 0 else None)
 
 
-def hash_of_copy(module):
-    """Return 64 bits of the hash of this worker's parameters and buffers."""
-    return int(_hash(_model_items(module))[:16], 16)
+def hash_of_copy(module, buffers):
+    """Return 64 bits of the hash of this worker's parameters, and of its buffers if `buffers`."""
+    params = {trace.plain_name(name) for name, _ in module.named_parameters()}
+    items = [item for item in _model_items(module) if buffers or item.name in params]
+    return int(_hash(items)[:16], 16)
 
 
 def _hash(items):
@@ -188,16 +191,19 @@ class Contents:
             "optimizer": plain.to_json(optimizer.describe(), "optimizer"),
             "groups": plain.to_json(groups, "param_groups"),
             "schedulers": schedulers_to_json(schedulers)}
-        numbers = {} if optimizer.in_library else optimizer.numbers(names)
-        if numbers:
-            self.config[_NUMBERS] = plain.to_json(numbers, "optimizer.state")
+        if not optimizer.in_library:
+            for part, found in ((_NUMBERS, optimizer.numbers(names)),
+                                (_FORMS, optimizer.forms(names))):
+                if found:
+                    self.config[part] = plain.to_json(found, "optimizer.state")
         self.exactness_id = environment.exactness_id(self.machine)
 
 
 def fixed(config):
     """Return the parts of a ``Contents.config`` that do not change between steps."""
     return dict(config, groups=[g["params"] for g in config["groups"]],
-                schedulers=[s["class"] for s in config["schedulers"]], **{_NUMBERS: None})
+                schedulers=[s["class"] for s in config["schedulers"]],
+                **{_NUMBERS: None, _FORMS: None})
 
 
 def restore_settings(config, optimizer, schedulers):
@@ -422,10 +428,20 @@ class Stored:
     # ---- Restoring -------------------------------------------------------------------------
 
     def restore_model(self, module):
-        """Set the parameters and buffers of a module.  Collective."""
+        """Set the parameters and buffers of a module, and what its own methods add to the state
+        dict.  Collective."""
+        state = module.state_dict(keep_vars=True)
+        own = set(map(id, (*module.parameters(), *module.buffers())))
+        usual = all(id(tensor) in own for tensor in state.values())
         with self._group.patient(), torch.no_grad():
-            for name, tensor in model_tensors(module).items():
-                tensor.copy_(self._read(MODEL, name))
+            for name, tensor in state.items():
+                value = self._read(MODEL, trace.plain_name(name))
+                if usual:
+                    tensor.copy_(value)
+                else:
+                    state[name] = value.to(tensor)   # in its type, which is another one for bool
+            if not usual:
+                module.load_state_dict(state)
 
     def restore(self, engine):
         """Set the states of the optimizer, and what groups keep between steps.  Collective."""
@@ -444,7 +460,9 @@ class Stored:
 
     def _restore_torch(self, engine):
         params = dict(zip(engine.model.names, engine.model.params))
-        values = {name: self._read(OPTIMIZER, name) for name in self._tensors[OPTIMIZER]}
+        forms = self.config.get(_FORMS, {})
+        values = {name: _formed(self._read(OPTIMIZER, name), **forms.get(name, {}))
+                  for name in self._tensors[OPTIMIZER]}
         values.update(plain.from_json(self.config.get(_NUMBERS, {})))
         groups = {id(p): g for g in engine.optimizer.torch.param_groups for p in g["params"]}
         for name, value in values.items():
@@ -467,6 +485,15 @@ class Stored:
         if self._open is not None:
             self._open.close()
             self._open = None
+
+
+def _formed(value, dtype=None, strides=None):
+    """Return a state in the type, and with the strides, that its optimizer has given it."""
+    if dtype is not None:
+        value = value.to(getattr(torch, dtype))
+    if strides is None:
+        return value
+    return torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
 
 
 def _placed(value, key, p, group):

@@ -91,6 +91,7 @@ class Engine:
         model, settings = self.model, self._settings
         self._params = (_library.Param * len(model.params))()
         spared = undecayed(model, self.optimizer)
+        self.optimizer.fix_undecayed()
         for c, name, p, no_decay in zip(self._params, model.names, model.params, spared):
             c.name = name.encode()
             c.shape.rank = p.dim()
@@ -422,7 +423,7 @@ class Engine:
         self.model.refuse_other_values(digests)
         self._refuse_changed_copies()
         try:
-            result = self._finish()
+            result = self._finish(number)
         except Error as failure:
             raise self._explain(failure, number, data, loss_sum) from None
         if self.observer is not None:
@@ -534,21 +535,22 @@ class Engine:
             total = view(lk.parallel_state_sum(self._handle, 0, i), buffer)
             total.add_(buffer.cpu() * samples)   # the product is rounded
 
-    def _finish(self):
+    def _finish(self, number):
         for norm in self.model.norms:
             norm.end_turns()
         result = _library.Result()
         lk.parallel_finish(self._handle, 1.0, result)   # rules have whole learning rates
-        self.read_back()
+        self.read_back(number)
         return result
 
-    def read_back(self):
-        """Make the model see the values after a step."""
+    def read_back(self, number):
+        """Make the model see the values after step `number`."""
         self._shown, self._running = None, {}
         self.place_params()
         if not self.optimizer.in_library:
             for i, p in enumerate(self.model.params):
                 p.grad = self.value(i, 1).clone().to(p.device)
+            seeds.seed_all(seeds.key(self._settings["seed"], "update", number))
             self.optimizer.update()
         for i, (_, buffer, norm) in enumerate(self._states):
             if norm.trains:
@@ -596,8 +598,8 @@ class Engine:
             self.group.fail_together()
         return Error(failure.status, f"step {finding.step}: {_results(finding)} of virtual worker "
                      f"{finding.virtual_worker}.  The first difference is in {where}.  {advice}.  "
-                     "If there is no such thing, the processor or the memory of a machine is "
-                     "faulty.  Nothing was updated")
+                     f"{trace.explain_compiled(self.model.module)}If there is no such thing, the "
+                     "processor or the memory of a machine is faulty.  Nothing was updated")
 
     def _repeat(self, finding, number, data, loss_sum):
         """Have the two ranks whose results differ compute them once more, and return the records

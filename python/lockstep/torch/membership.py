@@ -118,7 +118,7 @@ class Membership:
             standing = run._engine.go_on()
             if standing.steps > run._step:
                 run._step, run._completed = standing.steps, standing.last
-                run._engine.read_back()
+                run._engine.read_back(standing.steps - 1)
             else:
                 change["unfinished"] = standing.unfinished
             run.log_membership({**change, "ms": 1e3 * (time.monotonic() - begun)})
@@ -283,21 +283,15 @@ class Membership:
 
 
 def _describe_states(run):
-    """Return [parameter, name, device, type, shape] of each state of an optimizer of torch, and
-    [parameter, name, value] of those that are no tensors."""
-    described, states = [], run._optimizer.torch.state
-    own = {id(p) for p in run._model.params}
-    for key in states:
-        if id(key) not in own and states[key]:
-            raise TypeError(f"{type(run._optimizer.torch).__name__} keeps a state that belongs to "
-                            "no parameter")
-    for i, p in enumerate(run._model.params):
-        for name, value in run._optimizer.torch.state.get(p, {}).items():
-            if isinstance(value, torch.Tensor):
-                described.append([i, name, value.device.type, str(value.dtype).split(".")[1],
-                                  list(value.shape)])
-            else:
-                described.append([i, name, plain.to_json(value, name)])
+    """Return [parameter, name, device, type, shape, strides] of each state of an optimizer of
+    torch, and [parameter, name, value] of those that are no tensors."""
+    described = []
+    for i, name, value in run._optimizer.states(run._model):
+        if isinstance(value, torch.Tensor):
+            described.append([i, name, value.device.type, str(value.dtype).split(".")[1],
+                              list(value.shape), list(value.stride())])
+        else:
+            described.append([i, name, plain.to_json(value, name)])
     return described
 
 
@@ -310,9 +304,10 @@ def _states(run, described):
         if len(about) == 1:
             state[name] = plain.from_json(about[0])
             continue
-        kind, dtype, shape = about
-        if name not in state:
+        kind, dtype, shape, strides = about
+        if name not in state or run._group.enters:
             device = p.device if kind == p.device.type else kind
-            state[name] = torch.zeros(shape, dtype=getattr(torch, dtype), device=device)
+            state[name] = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype),
+                                              device=device)
         tensors.append(state[name])
     return tensors

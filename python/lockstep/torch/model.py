@@ -18,7 +18,7 @@ def view(address, like):
     return flat.as_strided(like.shape, like.stride())
 
 
-def _is_dense(tensor):
+def is_dense(tensor):
     """Return true if the elements fill a range of memory, each in a place of its own."""
     count = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
@@ -278,7 +278,7 @@ class Model:
         if parameter.is_complex():
             raise TypeError(f"parameter '{name}' is complex; lockstep.torch trains float32 "
                             "parameters: store the real and the imaginary part as one")
-        if not _is_dense(parameter):
+        if not is_dense(parameter):
             raise ValueError(f"the elements of parameter '{name}' are not consecutive in memory "
                              f"(shape {list(parameter.shape)}, strides {list(parameter.stride())}):"
                              " make it from a tensor's clone()")

@@ -7,6 +7,7 @@ update itself is part of ``Run.step()``.
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Iterable
 from typing import Any, Tuple, Union
 
@@ -14,6 +15,7 @@ import torch
 
 from lockstep import _library
 from lockstep._library import layout, lk
+from lockstep.torch.model import is_dense
 
 # What torch's optimizers take: parameters, or parameter groups.
 Params = Iterable[Any]
@@ -39,6 +41,7 @@ class Optimizer(torch.optim.Optimizer):
     undecayed_unscaled = False # the tensors of groups without weight decay have a trust ratio of 1
     changing = ("lr", "weight_decay")
     _run = None                # the run, once it has the states of this optimizer
+    _undecayed = None          # the ids of parameters without weight decay, once they are fixed
 
     def __init__(self, params, defaults, clip_norm=0.0, clip_value=0.0):
         self.clip_norm, self.clip_value = clip_norm, clip_value
@@ -109,8 +112,29 @@ class Optimizer(torch.optim.Optimizer):
     def rates(self):
         """Return {id of a parameter: (lr, weight_decay)}, after checking the other settings."""
         self._refuse_changes()
+        self._refuse_other_decays()
         return {id(p): (float(g["lr"]), float(g["weight_decay"]))
                 for g in self.param_groups for p in g["params"]}
+
+    def fix_undecayed(self):
+        """Have ``rates()`` refuse weight decay that begins or ends, if the library needs to know
+        once for all which parameters have none."""
+        if self.undecayed_unscaled and self._undecayed is None:
+            self._undecayed = {id(p) for g in self.param_groups if g["weight_decay"] == 0
+                               for p in g["params"]}
+
+    def _refuse_other_decays(self):
+        if self._undecayed is None:
+            return
+        for i, group in enumerate(self.param_groups):
+            decay = group["weight_decay"]
+            if any((decay == 0) != (id(p) in self._undecayed) for p in group["params"]):
+                raise ValueError(
+                    f"the weight_decay of parameter group {i} is {decay} now, and was "
+                    + ("not 0" if decay == 0 else "0") + " when the run began: "
+                    f"{type(self).__name__} gives no trust ratio to parameters without weight "
+                    "decay, and which ones these are is fixed in the first step.  For a schedule "
+                    "from or to 0 use a small number instead of 0, such as 1e-12")
 
     def fingerprint(self):
         """Return 64 bits of what may change between steps, which must be equal on all ranks."""
@@ -304,6 +328,7 @@ class FromTorch:
 
     def __init__(self, optimizer: torch.optim.Optimizer, clip_norm: float = 0.0,
                  clip_value: float = 0.0):
+        _refuse_closure(optimizer)
         self.torch = optimizer
         self.clip_norm, self.clip_value = clip_norm, clip_value
 
@@ -331,6 +356,9 @@ class FromTorch:
         """Return 0: a run of torch's optimizer continues from a checkpoint of this package."""
         return 0
 
+    def fix_undecayed(self):
+        """Do nothing: the library updates no parameter."""
+
     def rates(self):
         """Return {id of a parameter: (lr, weight_decay)}: 0, because the library updates none."""
         return {id(p): (0.0, 0.0) for g in self.torch.param_groups for p in g["params"]}
@@ -348,12 +376,60 @@ class FromTorch:
         return (isinstance(other, FromTorch) and self.torch is other.torch
                 and self.describe() == other.describe())
 
+    def states(self, model):
+        """Return [(number of a parameter, key, value)] of all states.  Raise ``TypeError`` for one
+        that neither a checkpoint nor another worker could restore."""
+        self._refuse_other_states(model.params)
+        found = []
+        for i, (name, p) in enumerate(zip(model.names, model.params)):
+            for key, value in self.torch.state.get(p, {}).items():
+                if not isinstance(key, str) or "." in key:
+                    raise TypeError(f"the optimizer's state {key!r} of '{name}' cannot be "
+                                    "restored: give it a name without a dot")
+                if isinstance(value, torch.Tensor) and (value.layout is not torch.strided
+                                                        or not is_dense(value)):
+                    raise TypeError(f"the elements of the optimizer's state '{key}' of '{name}' "
+                                    "are not consecutive in memory, so it cannot be restored: "
+                                    "make it from a tensor's clone()")
+                found.append((i, key, value))
+        return found
+
+    def _refuse_other_states(self, params):
+        kind, known = type(self.torch).__name__, set(map(id, params))
+        advice = ("neither a checkpoint nor a worker that replaces a lost one would have it: keep "
+                  "it in state[parameter]")
+        for key, state in self.torch.state.items():
+            if id(key) not in known and state:
+                where = "a tensor" if isinstance(key, torch.Tensor) else repr(key)
+                raise TypeError(f"{kind} keeps a state under {where}, which is no parameter that "
+                                f"is trained; {advice}")
+        for name in self.torch.state_dict():
+            if name not in ("state", "param_groups"):
+                raise TypeError(f"{kind}.state_dict() has '{name}' besides the states of "
+                                f"parameters; {advice}")
+
     def numbers(self, names):
         """Return {"NAME.step": value} of the states that are no tensors.  `names` are those of
         parameters, by id."""
-        return {f"{names[id(p)]}.{key}": value for p, state in self.torch.state.items()
-                if id(p) in names for key, value in state.items()
+        return {name: value for name, value in self._named_states(names)
                 if not isinstance(value, torch.Tensor)}
+
+    def forms(self, names):
+        """Return {"NAME.key": {"dtype": "bool", "strides": [1, 4]}} of the states that a file does
+        not hold in their type, or in the order of their elements."""
+        forms = {}
+        for name, value in self._named_states(names):
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+                form = {"dtype": "bool"} if value.dtype is torch.bool else {}
+                if value.stride() != torch.empty(value.shape, device="meta").stride():
+                    form["strides"] = list(value.stride())
+                if form:
+                    forms[name] = form
+        return forms
+
+    def _named_states(self, names):
+        return [(f"{names[id(p)]}.{key}", value) for p, state in self.torch.state.items()
+                if id(p) in names for key, value in state.items()]
 
 
 def has_scheduler(optimizer):
@@ -371,6 +447,19 @@ def rate(group):
 def _fingerprint(groups):
     rates = [(rate(g), float(g.get("weight_decay") or 0)) for g in groups]
     return int.from_bytes(hashlib.blake2b(repr(rates).encode(), digest_size=8).digest(), "little")
+
+
+def _refuse_closure(optimizer):
+    """Raise ``TypeError`` if an optimizer computes gradients itself, by a function that its step()
+    must be given."""
+    # of the class, because a scheduler hides that of the object
+    _, *parameters = inspect.signature(type(optimizer).step).parameters.values()
+    for parameter in parameters:
+        if (parameter.default is parameter.empty
+                and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)):
+            raise TypeError(f"step() of {type(optimizer).__name__} needs '{parameter.name}', with "
+                            "which it computes gradients itself; run.step() computes the mean "
+                            "gradient of all workers once a step: use another optimizer")
 
 
 def adopt(optimizer):

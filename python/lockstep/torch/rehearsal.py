@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from lockstep.torch import plan, seeds
+from lockstep.torch import plan, seeds, trace
 from lockstep.torch.uses import Events
 
 _MEAN = 1   # torch's number of reduction="mean"
@@ -16,8 +16,7 @@ def refuse(model, optimizer, strategy):
     """Raise ``ValueError`` for what cannot have its parameters on several hosts."""
     module = model.module
     compiled = [name or type(module).__name__ for name, m in module.named_modules()
-                if isinstance(m, torch.jit.ScriptModule) or hasattr(m, "_orig_mod")
-                or getattr(m, "_compiled_call_impl", None) is not None]
+                if isinstance(m, torch.jit.ScriptModule) or trace.is_compiled(m)]
     reason = None
     if compiled:
         reason = f"'{compiled[0]}' is compiled, and reads its parameters unseen"

@@ -119,7 +119,8 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
 
 # The least and the greatest of each whole number that init() takes.
 _RANGES = {"seed": (0, 2 ** 64 - 1), "virtual_workers": (1, 2 ** 32 - 1),
-           "threads": (1, 2 ** 31 - 1), "audit_steps": (0, 2 ** 63 - 1),
+           "threads": (1, 4096),   # with 100000 torch ends by SIGSEGV
+           "audit_steps": (0, 2 ** 63 - 1),
            "bucket_bytes": (0, 2 ** 63 - 1), "shard_hosts": (0, 2 ** 32 - 1)}
 _TIMEOUT_MAX = 2 ** 31 // 1000   # seconds
 
@@ -562,6 +563,7 @@ class Run:
         self._collective("run.save()", lambda: self._save(contents))
 
     def _save(self, contents):
+        self._compare_copies()
         with self._whole_model(everywhere=False):
             checkpoint.save(self._group, self._engine, self._directory, contents, self._keep)
 
@@ -623,6 +625,7 @@ class Run:
                   "run.resume(directory, model, opt, sched)", file=sys.stderr)
         stored.restore_model(model.module)
         checkpoint.restore_settings(stored.config, self._optimizer, self._schedulers)
+        self._optimizer.fix_undecayed()
         self._optimizer.state.clear()
         self._optimizer._run = self
         self._step, self._restored = stored.step, stored
@@ -687,13 +690,14 @@ class Run:
     def _weights_hash(self):
         with self._whole_model(everywhere=False):
             digits = checkpoint.weights_hash(self._group, self._model.module)
-        if self._optimizer is not None and not self._optimizer.in_library:
-            self._compare_copies()
+        self._compare_copies(buffers=True)
         return digits
 
-    def _compare_copies(self):
+    def _compare_copies(self, buffers=False):
         """Raise ``lockstep.Error`` if an optimizer of torch has made other parameters elsewhere."""
-        copies = self._group.gather(checkpoint.hash_of_copy(self._model.module))
+        if self._optimizer is None or self._optimizer.in_library:
+            return
+        copies = self._group.gather(checkpoint.hash_of_copy(self._model.module, buffers))
         if len(set(copies)) > 1:
             odd = next(r for r, c in enumerate(copies) if c != copies[0])
             self._group.raise_together(Error("EMISMATCH", (

@@ -117,6 +117,11 @@ def plain_name(name):
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
+def is_compiled(module):
+    """Return true if torch.compile() has made a module, or module.compile() was called."""
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
 def classes(module):
     """Return {path of a module in the model: name of its class}."""
     return {plain_name(name): type(m).__name__ for name, m in module.named_modules()}
@@ -125,6 +130,18 @@ def classes(module):
 def owner(known, name):
     """Return the class of the module with the parameter or buffer `name`."""
     return known.get(name.rpartition(".")[0], known[""])
+
+
+def explain_compiled(module):
+    """Return how torch.compile may be the cause of a difference, "" if no part of a module is
+    compiled."""
+    names = [plain_name(name) for name, m in module.named_modules() if is_compiled(m)]
+    if not names:
+        return ""
+    part = f"'{names[0]}'" if names[0] else "The model"
+    return (f"{part} is compiled: if micro-batches differ in shape, the code that torch.compile "
+            "makes depends on the shapes that this process had before, so give it dynamic=True, or "
+            "pad to one shape.  ")
 
 
 def explain(known, left, right, dataset="the data set"):
