@@ -4,9 +4,8 @@
  *         It says that a run goes back from when steps are left out until the command is recorded.
  *         The next run completes what was begun, and removes the drafts.  The same holds while
  *         steps are moved back.
- * Method: the linker replaces the C library's functions by the functions below (aside_test.wrap).
- *         A forked child crashes at its k-th call of them.  k increases until the child ends
- *         without reaching its crash.
+ * Method: crash_testing.h.  A forked child crashes at its k-th call of the functions in
+ *         aside_test.wrap.  k increases until the child ends without reaching its crash.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,43 +20,11 @@
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "checkpoint/crash_testing.h"
 #include "checkpoint/directory.h"
 #include "lockstep/checkpoint.h"
 
-enum { STEPS = 5, LAST = 2, CRASHED = 99, FAILED = 1 };
-
-static long left; /* number of calls until the crash; 0: none */
-
-static void count_call(void)
-{
-    if (left > 0 && --left == 0)
-        _exit(CRASHED);
-}
-
-int __real_rename(const char *from, const char *to);
-int __wrap_rename(const char *from, const char *to);
-int __real_unlink(const char *path);
-int __wrap_unlink(const char *path);
-int __real_rmdir(const char *path);
-int __wrap_rmdir(const char *path);
-
-int __wrap_rename(const char *from, const char *to)
-{
-    count_call();
-    return __real_rename(from, to);
-}
-
-int __wrap_unlink(const char *path)
-{
-    count_call();
-    return __real_unlink(path);
-}
-
-int __wrap_rmdir(const char *path)
-{
-    count_call();
-    return __real_rmdir(path);
-}
+enum { STEPS = 5, LAST = 2, FAILED = 1 };
 
 /* Makes a directory of empty steps 1 to STEPS. */
 static void make_steps(char dir[32])
@@ -114,9 +81,9 @@ static int crash(const char *dir, bool back, long k)
     if (child == 0) {
         char   name[LKI_STEP_NAME_BYTES];
         size_t count;
-        left      = back ? 0 : k;
+        calls_left      = back ? 0 : k;
         bool good = lki_steps_set_aside(name, &count, dir, LAST) == LK_OK && count == STEPS - LAST;
-        left      = back ? k : left;
+        calls_left      = back ? k : calls_left;
         good      = good && (back ? lki_steps_put_back(dir, name)
                                   : record(dir) && lki_steps_are_aside(dir) == LK_OK);
         _exit(good ? 0 : FAILED);

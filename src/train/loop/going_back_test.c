@@ -4,9 +4,9 @@
  * Goal:   nothing of the former branch is lost, neither checkpoints nor lines of the log.  If its
  *         checkpoints are moved, and the new command is not recorded, the directory says so.  The
  *         same command completes what was begun, also after one that failed.
- * Method: the linker replaces the C library's functions by the functions below
- *         (going_back_test.wrap).  A forked child crashes at its k-th call of them.  k increases
- *         until the child ends without reaching its crash.
+ * Method: crash_testing.h, and truncate() likewise.  A forked child crashes at its k-th call of the
+ *         functions in going_back_test.wrap.  k increases until the child ends without reaching its
+ *         crash.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,46 +20,15 @@
 #include <cmocka.h>
 
 #include "base/file.h"
+#include "checkpoint/crash_testing.h"
 #include "comm/hosted_testing.h"
 #include "lockstep/checkpoint.h"
 #include "lockstep/train.h"
 
-enum { CRASHED = 99, FAILED = 1 };
+enum { FAILED = 1 };
 
-static long left; /* number of calls until the crash; 0: none */
-
-static void count_call(void)
-{
-    if (left > 0 && --left == 0)
-        _exit(CRASHED);
-}
-
-int __real_rename(const char *from, const char *to);
-int __wrap_rename(const char *from, const char *to);
-int __real_unlink(const char *path);
-int __wrap_unlink(const char *path);
-int __real_rmdir(const char *path);
-int __wrap_rmdir(const char *path);
 int __real_truncate(const char *path, off_t bytes);
 int __wrap_truncate(const char *path, off_t bytes);
-
-int __wrap_rename(const char *from, const char *to)
-{
-    count_call();
-    return __real_rename(from, to);
-}
-
-int __wrap_unlink(const char *path)
-{
-    count_call();
-    return __real_unlink(path);
-}
-
-int __wrap_rmdir(const char *path)
-{
-    count_call();
-    return __real_rmdir(path);
-}
 
 int __wrap_truncate(const char *path, off_t bytes)
 {
@@ -122,7 +91,7 @@ static int run_child(const char *command, int64_t from, const char *metrics, lon
     assert_true(child >= 0);
     if (child == 0) {
         (void)!freopen("/dev/null", "w", stderr); /* notes */
-        left              = k;
+        calls_left        = k;
         const bool usable = lk_train_check(&c) == LK_OK;
         c.outputs.metrics = metrics; /* the check would refuse it */
         _exit(usable && hosted_all(alone, train, &c) ? 0 : FAILED);
