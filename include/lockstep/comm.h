@@ -15,7 +15,7 @@
  *            a peer ends every wait at once with LK_EPEER.
  * Failure:   after LK_EPEER, LK_ETIMEOUT or LK_EMISMATCH every later call on the communicator
  *            returns the same failure.  Only lk_comm_free() and lk_comm_rebuild() still work.
- * Threads:   only one thread at a time may use the communicators of a rank.
+ * Threads:   only one thread at a time may use the communicators of a rank, and no forked child.
  * Ownership: buffers belong to the caller; an asynchronous call borrows them until it completes.
  * Buffers:   send and recv may overlap only as documented for each call (in place); any other
  *            overlap is LK_EINVAL.  Sizes may be zero, and then pointers may be NULL.
@@ -58,7 +58,7 @@ LK_API LK_NODISCARD lk_status lk_comm_open_threads(lk_comm **out, uint32_t size,
 /* Leaves the group.  Accepts NULL and never fails.  On one host the call does not wait.  On several
  * hosts, freeing a rank's last communicator flushes pending writes, for at most 7 s.  Under MPI it
  * waits for the other ranks (see lk_comm_open_mpi()).  Communicators created from this one stay
- * usable, and its arenas stay usable through them. */
+ * usable, and its arenas stay usable through them.  In a forked child it does nothing. */
 LK_API void lk_comm_free(lk_comm *comm);
 
 /* Returns the rank of the caller in this communicator, from 0. */

@@ -241,7 +241,7 @@ typedef struct {
 #define LK_JOIN_OPTIONS_INIT LK_OPTIONS_INIT(lk_join_options)
 
 /* Joins the group that the launcher prepared; in a process without launcher, a group of one rank.
- * Call it once, before other threads run.  Returns LK_EINVAL if lk_launched() fails.
+ * Call it once, before other threads run.  LK_EINVAL if lk_launched() fails, or the second time.
  *
  * Other launchers (mpirun, mpiexec, srun, torchrun, TF_CONFIG; docs/launch.md lists the names)
  * prepare nothing.  The worker with local rank 0 then forks an agent for this host.  The agent runs

@@ -176,7 +176,7 @@ LK_API void                   lk_parallel_free(lk_parallel *parallel);
 LK_API const char *lk_parallel_offload_how(const lk_parallel *parallel);
 
 /* Replaces the rules of all parameters, from the next step on.  Not collective, between steps.  All
- * ranks must set equal rules before the same step, which is not verified.  Copies `rules`. */
+ * ranks must set equal rules before the same step.  Copies `rules`. */
 LK_API LK_NODISCARD lk_status lk_parallel_set_rules(lk_parallel *parallel,
                                                     const lk_param_rule *rules);
 
@@ -286,8 +286,8 @@ LK_API float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t index, uint3
 LK_API void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term);
 
 /* Returns the factor for the gradients of a sum of losses: the loss scale divided by the smallest
- * power of two that is at least `count`, or 1 without scaling.  `count` is the divisor of the mean
- * loss, equal on all ranks.  lk_parallel_finish() removes the factor. */
+ * power of two that is at least `count`, the divisor of the mean loss, which is equal on all ranks;
+ * or 1 without scaling.  lk_parallel_finish() removes the factor. */
 LK_API float lk_parallel_loss_scale(lk_parallel *parallel, uint64_t count);
 
 /* Returns the state of the loss scale.  lk_parallel_load_scaler() restores it from a checkpoint on
@@ -330,9 +330,9 @@ typedef struct {
     uint32_t duplicated; /* number of virtual workers that another rank computed (duplicate) */
     uint32_t dropped; /* number of virtual workers that were not counted (backups) */
 } lk_step_result;
-
 /* Completes the reduction, checks that loss and norm are finite, clips, and updates.  On return the
- * parameters are final on every rank.  With LK_ENONFINITE nothing was updated. */
+ * parameters are final on every rank.  With LK_ENONFINITE nothing was updated.  LK_EMISMATCH if
+ * ranks differ in step, lr, rules or counts of the loss scale, LK_EINVAL if lr is not finite. */
 LK_API LK_NODISCARD lk_status lk_parallel_finish(lk_parallel *parallel, double lr,
                                                  lk_step_result *result);
 /* Returns true if any rank used the parameter in the last finished step, or if LK_UNUSED_ZERO. */

@@ -7,11 +7,14 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <sys/file.h>
+#include <sys/wait.h>
 
 #include "base/hash.h"
 #include "checkpoint/checkpoint_testing.h"
+#include "checkpoint/directory.h"
 #include "checkpoint/manifest.h"
 
 #include <cmocka.h>
@@ -365,6 +368,39 @@ static void temporary_files_of_dead_writers_are_removed(void **state)
     assert_int_equal(entries(folder, ".tmp-"), 0);
 }
 
+/* Another writer removes what killed ones have left, as often as it can.  It must never take a new
+ * temporary directory for such a one. */
+static void writers_do_not_remove_each_others_files(void **state)
+{
+    (void)state;
+    assert_int_equal(small_write(folder, 1, 0), LK_OK);
+    const pid_t sweeper = fork();
+    while (sweeper == 0)
+        lki_directory_sweep(folder);
+    assert_true(sweeper > 0);
+    lk_status status = LK_OK;
+    for (uint64_t step = 2; step < 200 && status == LK_OK; step++)
+        status = small_write(folder, step, 3);
+    assert_int_equal(kill(sweeper, SIGKILL), 0);
+    assert_int_equal(waitpid(sweeper, NULL, 0), sweeper);
+    if (status != LK_OK)
+        fail_msg("%s", lk_error_last()->message);
+    assert_int_equal(entries(folder, "step-"), 3);
+    assert_int_equal(entries(folder, ".tmp-"), 0);
+}
+
+static void files_past_the_last_are_refused(void **state)
+{
+    lk_checkpoint *c;
+    (void)state;
+    assert_int_equal(small_write(folder, 1, 0), LK_OK);
+    assert_int_equal(lk_checkpoint_open_step(&c, folder, 1), LK_OK);
+    assert_int_equal(lk_checkpoint_verify(c, 2), LK_OK);
+    assert_int_equal(lk_checkpoint_verify(c, 3), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "file 3 of 3"));
+    lk_checkpoint_free(c);
+}
+
 /* ---- Wrong manifests with a correct hash ---------------------------------------------------- */
 
 /* Replaces the first occurrence of `from` in `original` by `to`, corrects the hash, and stores the
@@ -506,6 +542,8 @@ int main(void)
         CASE(opening_takes_the_newest_intact_checkpoint),
         CASE(only_the_newest_checkpoints_are_kept),
         CASE(temporary_files_of_dead_writers_are_removed),
+        CASE(writers_do_not_remove_each_others_files),
+        CASE(files_past_the_last_are_refused),
         CASE(refuses_forged_manifests),
         CASE(a_tensor_in_two_files_is_read_as_one),
     };

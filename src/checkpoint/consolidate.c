@@ -299,6 +299,8 @@ lk_status lk_checkpoint_consolidate(const lk_checkpoint *checkpoint,
     lk_consolidate_options mine;
 
     LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_consolidate_options"));
+    if (mine.path == NULL || mine.path[0] == '\0')
+        return lk_fail(LK_EINVAL, "`path` is missing: the file to write");
     consolidation c = { .manifest = lki_checkpoint_manifest(checkpoint),
                         .folder   = lk_checkpoint_path(checkpoint),
                         .options  = &mine };

@@ -142,6 +142,22 @@ static void tensors_must_match_the_weights_hash(void **state)
     assert_non_null(strstr(lk_error_last()->message, "'wte.weight' is there twice"));
 }
 
+static void options_without_a_path_are_refused(void **state)
+{
+    (void)state;
+    lk_checkpoint         *c;
+    char                   hex[65];
+    lk_consolidate_options options = LK_CONSOLIDATE_OPTIONS_INIT;
+    assert_int_equal(small_write(folder, 1, 0), LK_OK);
+    assert_int_equal(lk_checkpoint_open_step(&c, folder, 1), LK_OK);
+    assert_int_equal(lk_checkpoint_consolidate(c, &options, hex), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "`path` is missing"));
+    options.path = "";
+    assert_int_equal(lk_checkpoint_consolidate(c, NULL, hex), LK_EINVAL);
+    assert_int_equal(lk_checkpoint_consolidate(c, &options, hex), LK_EINVAL);
+    lk_checkpoint_free(c);
+}
+
 /* Checks that a failure in the middle of writing removes the partial file. */
 static void a_failed_write_leaves_no_file(void **state)
 {
@@ -226,7 +242,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(the_consolidated_file_has_the_same_tensors), CASE(a_damaged_checkpoint_is_refused),
-        CASE(tensors_must_match_the_weights_hash),        CASE(a_failed_write_leaves_no_file),
+        CASE(tensors_must_match_the_weights_hash),
+        CASE(options_without_a_path_are_refused),
+        CASE(a_failed_write_leaves_no_file),
         CASE(consolidating_takes_little_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

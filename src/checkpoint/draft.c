@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -243,6 +244,49 @@ static lk_status make_way(lki_draft *d, const char *name)
     return LK_OK;
 }
 
+/* Opens and locks the new directory d->scratch.  Leaves d->lock negative if another writer, which
+ * took the directory for one that a killed process has left, removes it. */
+static lk_status hold(lki_draft *d)
+{
+    struct stat held, named;
+    d->lock = open(d->scratch, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (d->lock < 0)
+        return errno == ENOENT ? LK_OK
+                               : lk_fail(LK_EIO, "cannot open the directory '%s': %s", d->scratch,
+                                         strerror(errno));
+    /* if the file system has no locks, no process removes temporary directories */
+    const bool locked = flock(d->lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    if (locked && fstat(d->lock, &held) == 0 && stat(d->scratch, &named) == 0 &&
+        held.st_ino == named.st_ino && held.st_dev == named.st_dev)
+        return LK_OK;
+    (void)close(d->lock);
+    d->lock = -1;
+    return LK_OK;
+}
+
+/* Makes the directory d->scratch, and holds it.  Other writers sweep the directory above it. */
+static lk_status make_held(lki_draft *d)
+{
+    enum { TRIES = 200 };
+    static const struct timespec nap = { .tv_nsec = 1000000 };
+    for (int i = 0; d->lock < 0; i++) {
+        if (i > 0)
+            (void)nanosleep(&nap, NULL);
+        if (mkdir(d->scratch, 0777) != 0) {
+            if (errno == EEXIST && i < TRIES)
+                continue;
+            return lk_fail(LK_EIO, "cannot make the directory '%s': %s", d->scratch,
+                           strerror(errno));
+        }
+        /* from here on a failure must remove the directory */
+        memcpy(d->temporary, d->scratch, sizeof d->temporary);
+        LK_TRY(hold(d));
+        if (d->lock < 0)
+            d->temporary[0] = '\0';
+    }
+    return LK_OK;
+}
+
 static lk_status prepare(lki_draft *d, uint64_t step)
 {
     char name[LKI_STEP_NAME_BYTES], temporary[LKI_STEP_NAME_BYTES + 40];
@@ -255,16 +299,7 @@ static lk_status prepare(lki_draft *d, uint64_t step)
     lki_directory_sweep(d->dir);
 
     LK_TRY(lki_directory_join(d->scratch, d->dir, temporary));
-    if (mkdir(d->scratch, 0777) != 0)
-        return lk_fail(LK_EIO, "cannot make the directory '%s': %s", d->scratch, strerror(errno));
-    /* From here on a failure must remove the directory. */
-    memcpy(d->temporary, d->scratch, sizeof d->temporary);
-    d->lock = open(d->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (d->lock < 0)
-        return lk_fail(LK_EIO, "cannot open the directory '%s': %s", d->temporary, strerror(errno));
-    (void)flock(d->lock, LOCK_EX | LOCK_NB); /* if the file system has no locks, no process removes
-                                              * temporary directories */
-    return LK_OK;
+    return make_held(d);
 }
 
 static lk_status publish(lki_draft *d)

@@ -100,7 +100,9 @@ lk_status lk_checkpoint_verify(const lk_checkpoint *checkpoint, size_t index)
 {
     char    path[LKI_PATH_BYTES], hex[65];
     lki_map map;
-    LK_ASSERT(index < checkpoint->manifest.file_count);
+    if (index >= checkpoint->manifest.file_count)
+        return lk_fail(LK_EINVAL, "%s: file %zu of %zu, which are numbered from 0",
+                       checkpoint->path, index, checkpoint->manifest.file_count);
     const lki_manifest_file *file = &checkpoint->manifest.files[index];
     LK_TRY(lki_directory_join(path, checkpoint->path, file->name));
     LK_TRY(lki_map_open(&map, path));

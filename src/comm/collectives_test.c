@@ -103,6 +103,10 @@ static bool refuses_nonsense(lk_comm *comm, void *context)
     CHECK(strstr(lk_error_last()->message, "overlap") != NULL);
     CHECK(lk_all_reduce(comm, buffer, buffer, 4, (lk_dtype)99, LK_SUM) == LK_EINVAL);
     CHECK(lk_broadcast(comm, buffer, 4, lk_comm_size(comm)) == LK_EINVAL);
+    CHECK(lk_broadcast(comm, buffer, SIZE_MAX, 0) == LK_EINVAL);
+    CHECK(strstr(lk_error_last()->message, "more than memory can hold") != NULL);
+    CHECK(lk_send(comm, buffer, SIZE_MAX - 7, 0) == LK_EINVAL);
+    CHECK(lk_recv(comm, buffer, (size_t)1 << 63, 0) == LK_EINVAL);
     CHECK(lk_all_reduce(comm, &value, &value, 1, LK_F64, LK_SUM) == LK_OK); /* succeeds only if the
                                                                              * group has not
                                                                              * failed */

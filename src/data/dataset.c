@@ -193,6 +193,8 @@ static lk_status open_new(lk_dataset **out, lk_dataset *dataset, const char *spe
 {
     lk_status status = lki_options_copy(&dataset->options, sizeof dataset->options, options,
                                         "lk_dataset_options");
+    if (status == LK_OK && spec == NULL)
+        status = lk_fail(LK_EINVAL, "no data source is given; write text:FILE, for example");
     if (status == LK_OK)
         status = open_source(dataset, spec);
     dataset->known = NULL;
@@ -209,7 +211,6 @@ lk_status lki_dataset_open_as(lk_dataset **out, const char *spec,
                               uint32_t column_count)
 {
     lk_dataset *dataset = NULL;
-    LK_ASSERT(out != NULL && spec != NULL && options != NULL);
     *out = NULL;
     LK_TRY(LKI_NEW(&dataset, 1, "data set"));
     dataset->known       = columns;
@@ -221,7 +222,6 @@ lk_status lki_dataset_open_whole(lk_dataset **out, const char *spec,
                                  const lk_dataset_options *options, bool fixed)
 {
     lk_dataset *dataset = NULL;
-    LK_ASSERT(out != NULL && spec != NULL && options != NULL);
     *out = NULL;
     LK_TRY(LKI_NEW(&dataset, 1, "data set"));
     dataset->whole = true;
@@ -330,10 +330,14 @@ static lk_status read_array(const lk_dataset *dataset, bool validation, uint64_t
 lk_status lk_dataset_read(const lk_dataset *dataset, bool validation, uint64_t epoch,
                           uint64_t index, void *x, int32_t *y)
 {
-    const lk_dataset_info *info = &dataset->info;
+    const lk_dataset_info *info  = &dataset->info;
+    const uint64_t         count = validation ? info->validation_count : info->train_count;
     if (lki_dataset_is_stream(dataset))
         return lk_fail(LK_EINVAL, "a stream is read from its beginning on, by one reader");
-    LK_ASSERT(index < (validation ? info->validation_count : info->train_count));
+    if (index >= count)
+        return lk_fail(LK_EINVAL, "sample %llu of the %s part, which has %llu, numbered from 0",
+                       (unsigned long long)index, validation ? "validation" : "training",
+                       (unsigned long long)count);
     if (info->documents)
         return lki_documents_read(dataset, validation, &index, 1, dataset->options.context, x, y);
     if (info->tokens)

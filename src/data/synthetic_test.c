@@ -153,6 +153,24 @@ static void wrong_settings_are_refused(void **state)
 
 /* Checks that the three folds of 29 out of 101 samples are disjoint, and that each fold and the
  * remaining samples form a partition. */
+static void calls_without_data_are_refused(void **state)
+{
+    (void)state;
+    float       x[2];
+    int32_t     y;
+    lk_dataset *dataset = lkt_open("synthetic:samples=100,features=2,classes=2",
+                                   LKT_DATASET(.validation = 0.1));
+    assert_int_equal(lk_dataset_read(dataset, false, 0, 89, x, &y), LK_OK);
+    assert_int_equal(lk_dataset_read(dataset, false, 0, 90, x, &y), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "sample 90 of the training part, which has"));
+    assert_int_equal(lk_dataset_read(dataset, true, 0, 9, x, &y), LK_OK);
+    assert_int_equal(lk_dataset_read(dataset, true, 0, 10, x, &y), LK_EINVAL);
+    lk_dataset_free(dataset);
+    assert_int_equal(lk_dataset_open(&dataset, NULL, &seed_one), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "no data source"));
+    lk_dataset_free(lkt_open("synthetic:samples=100,features=2,classes=2", NULL));
+}
+
 static void folds_share_nothing(void **state)
 {
     static const char spec[] = "synthetic:samples=101,features=3,classes=2";
@@ -196,6 +214,7 @@ int main(void)
         cmocka_unit_test(the_split_is_a_partition),
         cmocka_unit_test(folds_share_nothing),
         cmocka_unit_test(wrong_settings_are_refused),
+        cmocka_unit_test(calls_without_data_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

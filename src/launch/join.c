@@ -332,16 +332,24 @@ lk_status lk_launcher_describe(char *out, size_t bytes)
     return by_mpi ? LK_OK : lki_foreign_check_hosts(&job);
 }
 
+/* The process that has taken the launcher's descriptors.  Later their numbers may be those of
+ * others, such as a connection of the group.  A global variable, because the environment that has
+ * the numbers is global. */
+static pid_t taker;
+
 /* Reads the variables, descriptors and key that Lockstep's launcher has provided. */
 static lk_status find_ours(inheritance *from, const lk_join_options *options)
 {
     LK_TRY(read_ours(from));
+    if (taker == getpid())
+        return lk_fail(LK_EINVAL, "lk_join() was called before: a process joins its group once");
     if (options->timeout_ms != 0)
         from->options.timeout_ms = options->timeout_ms;
     from->options.flight = getenv("LOCKSTEP_FLIGHT");
     LK_TRY(read_descriptor(&from->control, "LOCKSTEP_CONTROL_FD"));
     LK_TRY(read_descriptor(&from->socket, "LOCKSTEP_SOCKET_FD"));
     LK_TRY(read_key(from));
+    taker = getpid();
     leave_signals_to_launcher(options->leaves);
     return LK_OK;
 }

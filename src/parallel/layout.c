@@ -28,6 +28,27 @@ size_t lki_layout_grad_at(const lki_layout *layout, const lki_param_span *span, 
     return layout->term_at[term] + span->inside;
 }
 
+static lk_status count_elements(size_t *out, const lk_param *param, uint32_t index)
+{
+    bool   fits  = true;
+    size_t bytes = sizeof(float);
+    if (memchr(param->name, '\0', sizeof param->name) == NULL)
+        return lk_fail(LK_EINVAL, "the name of parameter %u has no end within %d bytes", index,
+                       LK_NAME_MAX);
+    if (param->shape.rank > LK_RANK_MAX)
+        return lk_fail(LK_EINVAL, "parameter %u '%s' has %u dimensions, at most %d", index,
+                       param->name, param->shape.rank, LK_RANK_MAX);
+    for (uint32_t i = 0; i < param->shape.rank && bytes > 0; i++)
+        fits = !__builtin_mul_overflow(bytes, param->shape.dims[i], &bytes) && fits;
+    if (bytes == 0 && fits)
+        return lk_fail(LK_EINVAL, "parameter %u '%s' has no elements", index, param->name);
+    if (!fits || bytes > (size_t)INT64_MAX)
+        return lk_fail(LK_EINVAL, "parameter %u '%s' has more elements than memory can hold", index,
+                       param->name);
+    *out = bytes / sizeof(float);
+    return LK_OK;
+}
+
 static lk_status copy_params(lki_layout *layout, const lk_param *params, uint32_t count)
 {
     if (count == 0)
@@ -41,9 +62,7 @@ static lk_status copy_params(lki_layout *layout, const lk_param *params, uint32_
     memcpy(layout->params, params, count * sizeof *params);
     layout->param_count = count;
     for (uint32_t p = 0; p < count; p++) {
-        layout->sizes[p] = lk_shape_count(params[p].shape);
-        if (layout->sizes[p] == 0)
-            return lk_fail(LK_EINVAL, "parameter %u '%s' has no elements", p, params[p].name);
+        LK_TRY(count_elements(&layout->sizes[p], &params[p], p));
         layout->first_use[p + 1] = layout->first_use[p] + lki_layout_uses(layout, p);
     }
     return LK_OK;

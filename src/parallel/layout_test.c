@@ -236,6 +236,36 @@ static void refuses_terms_that_do_not_match(void **state)
     assert_non_null(strstr(lk_error_last()->message, "have 7 uses"));
 }
 
+static void refuses(const lk_param *param, const char *text)
+{
+    const lk_parallel_options options = { .struct_size = sizeof(lk_parallel_options) };
+    lki_owner                 owner   = { 0, 0 };
+    const lki_deal            deal    = { .owners = &owner, .count = 1, .shards = 1 };
+    lki_layout               *layout  = NULL;
+    assert_int_equal(lki_layout_open(&layout, param, 1, &options, &deal), LK_EINVAL);
+    if (strstr(lk_error_last()->message, text) == NULL)
+        fail_msg("'%s' does not say '%s'", lk_error_last()->message, text);
+}
+
+static void refuses_impossible_parameters(void **state)
+{
+    (void)state;
+    lk_param param = { .name = "w", .shape = { 9, { 1, 1, 1, 1, 1, 1, 1, 1 } } };
+    refuses(&param, "'w' has 9 dimensions, at most 8");
+    param.shape = (lk_shape){ 2, { 5, 0 } };
+    refuses(&param, "'w' has no elements");
+    /* the number of elements is 2^80, 2^64 + 2, and 2^62, whose bytes are 2^64 */
+    static const lk_shape huge[] = { { 2, { 1ULL << 40, 1ULL << 40 } },
+                                     { 2, { (1ULL << 63) + 1, 2 } }, { 1, { 1ULL << 62 } } };
+    for (size_t i = 0; i < sizeof huge / sizeof huge[0]; i++) {
+        param.shape = huge[i];
+        refuses(&param, "'w' has more elements than memory can hold");
+    }
+    param.shape = (lk_shape){ 1, { 3 } };
+    memset(param.name, 'w', sizeof param.name);
+    refuses(&param, "parameter 0 has no end");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -245,6 +275,7 @@ int main(void)
         cmocka_unit_test(owners_have_equal_parts),
         cmocka_unit_test(a_counted_layout_equals_a_listed_one),
         cmocka_unit_test(refuses_terms_that_do_not_match),
+        cmocka_unit_test(refuses_impossible_parameters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -506,6 +506,19 @@ LK_NODISCARD lk_status lki_verify_same_part(const lk_parallel *parallel, const l
 lk_status lki_verify_same_values(lk_parallel *parallel, const char *name, const float *values,
                                  size_t count);
 
+/* Writes to this rank's first report what other ranks must have in common with it in this step.
+ * Defined in agree.c. */
+void lki_step_tell(lk_parallel *parallel);
+
+/* Compares what `rank` told with what rank 0 told.  LK_EMISMATCH says what differs.  Learning rates
+ * and rules may differ if the optimizer is the program's own.  Defined in agree.c. */
+LK_NODISCARD lk_status lki_step_compare(const lk_parallel *parallel, lki_asked first,
+                                        lki_asked other, uint32_t rank);
+
+/* Compares what all ranks have told.  LK_EMISMATCH names two ranks whose calls differ, LK_ECORRUPT
+ * two hosts whose parameters do.  Defined in agree.c. */
+LK_NODISCARD lk_status lki_step_agree(const lk_parallel *parallel);
+
 /* Returns the step's update with the settings of one parameter.  Defined in update.c. */
 lk_update lki_update_of(const lk_parallel *parallel, const lk_update *all, uint32_t param);
 

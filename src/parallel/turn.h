@@ -7,6 +7,14 @@
 /* A virtual worker counts, was dropped, or was never begun. */
 typedef enum { LKI_COUNTS = 0, LKI_DROPPED, LKI_NOT_BEGUN } lki_counting;
 
+/* The arguments of a rank's calls in a step, which are equal on all ranks. */
+typedef struct {
+    uint64_t step;  /* of lk_parallel_begin() */
+    double   lr;    /* of lk_parallel_finish() */
+    double   seed;  /* the factor of gradients by lk_parallel_loss_scale() */
+    uint64_t rules; /* hash of those of lk_parallel_set_rules() */
+} lki_asked;
+
 /* The report of one virtual worker on one step, visible to all ranks. */
 typedef struct {
     double   loss;
@@ -15,6 +23,7 @@ typedef struct {
     double   data;    /* the share of `seconds` that the rank waited for data */
     uint64_t count, hits;
     uint64_t written; /* in a rank's first report: hash of the parameters that this rank wrote */
+    lki_asked asked;  /* in a rank's first report */
     uint32_t micros;  /* number of micro-batches of this step */
     uint32_t maker;   /* the rank that computed the virtual worker */
     lki_counting counting;  /* whether this virtual worker counts */

@@ -72,8 +72,11 @@ lk_status lki_offsets(size_t *offsets, const lk_comm *comm, const size_t *sizes,
 lk_status lki_check_buffers(const char *name, const void *send, size_t send_bytes, const void *recv,
                             size_t recv_bytes, bool in_place)
 {
-    uintptr_t a = (uintptr_t)send, b = (uintptr_t)recv;
+    const uintptr_t a = (uintptr_t)send, b = (uintptr_t)recv;
+    const size_t    larger = lki_max(send_bytes, recv_bytes);
 
+    if (larger > (size_t)INT64_MAX)
+        return lk_fail(LK_EINVAL, "%s of %zu bytes: more than memory can hold", name, larger);
     if ((send == NULL && send_bytes > 0) || (recv == NULL && recv_bytes > 0))
         return lk_fail(LK_EINVAL, "%s: %s is NULL, but it should have %zu bytes", name,
                        send == NULL && send_bytes > 0 ? "send" : "recv",

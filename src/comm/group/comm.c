@@ -158,7 +158,11 @@ static lk_status first_new(lk_comm **out, lki_group *group, uint32_t rank,
 
     *out = NULL;
     LK_TRY(LKI_NEW(&self, 1, "rank"));
-    *self = (lki_self){ .group = group, .rank = rank, .seated = board->seated, .socket = -1 };
+    *self = (lki_self){ .group   = group,
+                        .rank    = rank,
+                        .seated  = board->seated,
+                        .socket  = -1,
+                        .process = getpid() };
     lk_status st = lki_tuning_init(&self->tuning, options, rank);
     if (st == LK_OK)
         st = lki_comm_new(out, self, board->ranks[rank].seat - 1, board->members,
@@ -243,8 +247,8 @@ static void let_go(lk_comm *comm)
 
 void lk_comm_free(lk_comm *comm)
 {
-    if (comm == NULL)
-        return;
+    if (comm == NULL || comm->self->process != getpid())
+        return; /* a forked child must not take its parent out of the group */
     lki_requests_orphan(comm);
     atomic_store(comm->span != NULL ? &comm->span->local->seat->left : &comm->seat->left, 1);
     lki_wake_all(comm->board);

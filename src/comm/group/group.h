@@ -42,6 +42,7 @@ typedef struct {
     uint32_t    rank;       /* world rank, and index of the rank's record */
     uint32_t    seated;     /* number of ranks of this host, in the group or not */
     int         socket;     /* socket to the launcher; -1 = no launcher */
+    pid_t       process;    /* a forked child has another one */
     const volatile sig_atomic_t *asked; /* not 0: a signal has asked this rank to stop; or NULL */
     bool        told;       /* the launcher has been informed of the group's failure */
     bool        admits;     /* this rank admits the ranks that wait to enter the next group */

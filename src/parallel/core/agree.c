@@ -1,7 +1,10 @@
-/* agree.c -- checks that all ranks have the same model.  Each rank's hashes are gathered and
- * compared with rank 0's hashes.
+/* agree.c -- checks that all ranks have the same model, and make the same calls in a step.
  *
- * Cost: each rank sends 8 bytes per parameter once, and 8 bytes per tensor that is loaded.
+ * What:  Hashes of a model, of options and of values that are loaded are gathered and compared with
+ *        rank 0's.  In a step each rank tells in its first report what its calls were given.  If
+ *        two ranks differ, all of them find it before anything is updated, and the same way.
+ *        Hosts also tell the hashes of the parameters that they have computed.
+ * Cost:  each rank sends 8 bytes per parameter once, and 8 bytes per tensor that is loaded.
  */
 #include <string.h>
 
@@ -150,4 +153,112 @@ lk_status lki_verify_same_values(lk_parallel *parallel, const char *name, const 
                        "must load the same",
                        called(parallel, 0), called(parallel, who), name);
     return LK_OK;
+}
+
+/* ---- A step ------------------------------------------------------------------------------ */
+
+/* Combines the hashes of this rank's spans.  The result must not depend on their order, because
+ * hosts may assign spans to their ranks differently. */
+static uint64_t hash_of_written(const lk_parallel *parallel)
+{
+    uint64_t hash = 0;
+    for (size_t i = 0; i < parallel->owned.count; i++) {
+        const uint64_t words[2] = { parallel->owned.spans[i],
+                                    parallel->owned.hashes[parallel->owned.spans[i]] };
+        hash ^= lki_xxh3(words, sizeof words);
+    }
+    return hash;
+}
+
+/* Returns the report in which a rank tells about itself. */
+static const lki_report *told_by(const lk_parallel *parallel, uint32_t rank)
+{
+    return lki_report_of(parallel, lki_share_of(&parallel->dealing, rank).first);
+}
+
+static uint64_t written_by(const lk_parallel *parallel, uint32_t host)
+{
+    uint64_t whole = 0;
+    for (uint32_t r = 0; r < parallel->ranks; r++)
+        if (parallel->world.host_of[r] == host)
+            whole ^= told_by(parallel, r)->written;
+    return whole;
+}
+
+/* Returns the first rank on a host, as messages name it. */
+static uint32_t rank_on(const lk_parallel *parallel, uint32_t host)
+{
+    uint32_t rank = 0;
+    while (parallel->world.host_of[rank] != host)
+        rank++;
+    return lk_comm_world_rank(parallel->comm, rank);
+}
+
+/* Compares the hashes of the values that hosts with the same shards have computed.  The hashes must
+ * be equal. */
+static lk_status compare_hosts(const lk_parallel *parallel)
+{
+    for (uint32_t host = 1; host < parallel->world.hosts; host++) {
+        uint32_t first = 0;
+        while (!lki_shard_map_alike(parallel, first, host))
+            first++;
+        if (first < host && written_by(parallel, host) != written_by(parallel, first))
+            return lk_fail(LK_ECORRUPT,
+                           "step %llu: the hosts of ranks %u and %u have computed different "
+                           "parameters from the same sums; a processor of one of them is faulty, "
+                           "or they run different programs",
+                           (unsigned long long)parallel->step, rank_on(parallel, first),
+                           rank_on(parallel, host));
+    }
+    return LK_OK;
+}
+
+static lki_asked asked_of(const lk_parallel *parallel)
+{
+    const size_t bytes = parallel->layout->param_count * sizeof *parallel->rules.of;
+    return (lki_asked){ .step  = parallel->step,
+                        .lr    = parallel->now.lr,
+                        .seed  = parallel->now.seed,
+                        .rules = lki_xxh3(parallel->rules.of, bytes) };
+}
+
+lk_status lki_step_compare(const lk_parallel *parallel, lki_asked first, lki_asked other,
+                           uint32_t rank)
+{
+    const unsigned long long step   = first.step + 1;
+    const bool               update = parallel->optimizer.kind != LK_OPTIMIZER_NONE;
+    const uint32_t           zero   = called(parallel, 0);
+    if (first.step != other.step)
+        return lk_fail(LK_EMISMATCH, "rank %u is in step %llu and rank %u in step %llu; every rank "
+                       "must begin the same step", zero, step, called(parallel, rank),
+                       (unsigned long long)other.step + 1);
+    if (update && first.lr != other.lr)
+        return lk_fail(LK_EMISMATCH, "step %llu: rank %u has the learning rate %.17g and rank %u "
+                       "%.17g; every rank must give the same", step, zero, first.lr,
+                       called(parallel, rank), other.lr);
+    if (update && first.rules != other.rules)
+        return lk_fail(LK_EMISMATCH, "step %llu: ranks %u and %u have set different rules of "
+                       "parameters; every rank must set the same", step, zero,
+                       called(parallel, rank));
+    if (first.seed != other.seed)
+        return lk_fail(LK_EMISMATCH, "step %llu: ranks %u and %u have asked for the loss scale of "
+                       "different counts; every rank must give the same", step, zero,
+                       called(parallel, rank));
+    return LK_OK;
+}
+
+void lki_step_tell(lk_parallel *parallel)
+{
+    lki_report *report = lki_report_of(parallel, parallel->share.first);
+    report->asked      = asked_of(parallel);
+    if (parallel->world.hosts > 1)
+        report->written = hash_of_written(parallel);
+}
+
+lk_status lki_step_agree(const lk_parallel *parallel)
+{
+    for (uint32_t r = 1; r < parallel->ranks; r++)
+        LK_TRY(lki_step_compare(parallel, told_by(parallel, 0)->asked, told_by(parallel, r)->asked,
+                                r));
+    return compare_hosts(parallel);
 }

@@ -5,8 +5,8 @@
  *    the values.  Norms are trees over spans, then over tensors.
  * 2. At a meeting all ranks exchange sums, losses and counts.  Every rank computes the same loss
  *    and norm, and finds the same failure if either is not finite; nothing has been updated then.
- *    Two hosts whose copies of the parameters differ are found here as well.  If a feature skips
- *    the step, a value that is not finite is no failure.
+ *    Ranks whose calls differ, and hosts whose copies of the parameters differ, are found here as
+ *    well (agree.c).  If a feature skips the step, a value that is not finite is no failure.
  * 3. With LAMB each rank computes the directions of its spans and sums their squares, and all meet
  *    again.
  * 4. Each rank updates its spans.  It hashes the values that it reads, compares the hash with that
@@ -404,64 +404,11 @@ static void update_running(const step_context *step, uint32_t owner, uint32_t ow
     durable->end_running(parallel, owner, first, end);
 }
 
-/* Combines the hashes of this rank's spans.  The result must not depend on their order, because
- * hosts may assign spans to their ranks differently. */
-static uint64_t hash_of_written(const lk_parallel *parallel)
-{
-    uint64_t hash = 0;
-    for (size_t i = 0; i < parallel->owned.count; i++) {
-        const uint64_t words[2] = { parallel->owned.spans[i],
-                                    parallel->owned.hashes[parallel->owned.spans[i]] };
-        hash ^= lki_xxh3(words, sizeof words);
-    }
-    return hash;
-}
-
-static uint64_t written_by(const lk_parallel *parallel, uint32_t host)
-{
-    uint64_t whole = 0;
-    for (uint32_t r = 0; r < parallel->ranks; r++) {
-        lki_share share = lki_share_of(&parallel->dealing, r);
-        if (parallel->world.host_of[r] == host)
-            whole ^= lki_report_of(parallel, share.first)->written;
-    }
-    return whole;
-}
-
-/* Returns the first rank on a host, as messages name it. */
-static uint32_t rank_on(const lk_parallel *parallel, uint32_t host)
-{
-    uint32_t rank = 0;
-    while (parallel->world.host_of[rank] != host)
-        rank++;
-    return lk_comm_world_rank(parallel->comm, rank);
-}
-
-/* Compares the hashes of the values that hosts with the same shards have computed.  The hashes must
- * be equal. */
-static lk_status compare_hosts(const lk_parallel *parallel)
-{
-    for (uint32_t host = 1; host < parallel->world.hosts; host++) {
-        uint32_t first = 0;
-        while (!lki_shard_map_alike(parallel, first, host))
-            first++;
-        if (first < host && written_by(parallel, host) != written_by(parallel, first))
-            return lk_fail(LK_ECORRUPT,
-                           "step %llu: the hosts of ranks %u and %u have computed different "
-                           "parameters from the same sums; a processor of one of them is faulty, "
-                           "or they run different programs",
-                           (unsigned long long)parallel->step, rank_on(parallel, first),
-                           rank_on(parallel, host));
-    }
-    return LK_OK;
-}
-
 /* Waits for the reports of all ranks and for the sums of squares of this host's owners. */
 static lk_status meet(lk_parallel *parallel)
 {
     char *base = lk_arena_data(parallel->arena);
-    if (parallel->world.hosts > 1)
-        lki_report_of(parallel, parallel->share.first)->written = hash_of_written(parallel);
+    lki_step_tell(parallel);
     LK_TRY(lk_arena_mirror(parallel->comm, parallel->arena, (size_t)(parallel->reports - base),
                            parallel->reported));
     return lki_shards_gather_sums(parallel);
@@ -514,7 +461,7 @@ static lk_status measure(step_context *step, double lr, lk_step_result *result)
     LK_TRY(sum_mine(step));
     parallel->durable->note_states(parallel, step->sums->states);
     LK_TRY(meet(parallel));
-    LK_TRY(compare_hosts(parallel));
+    LK_TRY(lki_step_agree(parallel));
     LK_TRY(collect(parallel, result));
     LK_TRY(lki_features_reports(parallel, result));
     if (!result->skipped)
@@ -561,6 +508,9 @@ lk_status lk_parallel_finish(lk_parallel *parallel, double lr, lk_step_result *r
 {
     lki_step_state *now = &parallel->now;
 
+    if (!isfinite(lr))
+        return lk_fail(LK_EINVAL, "step %llu: the learning rate %g is no number that an update can "
+                                  "use (nothing was updated)", named_step(parallel), lr);
     if (parallel->replicas != NULL)
         return lki_replicas_finish(parallel, lr, result);
     if (parallel->versions != NULL)

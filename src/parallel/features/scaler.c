@@ -128,7 +128,7 @@ float lk_parallel_loss_scale(lk_parallel *parallel, uint64_t count)
     if (self->scaling.rule == LK_SCALE_NONE)
         return 1;
     parallel->now.seed = self->scaler.scale;
-    for (uint64_t n = 1; n < count; n *= 2)
+    for (uint64_t n = count; n > 1; n = n / 2 + n % 2)
         parallel->now.seed *= 0.5;
     return (float)parallel->now.seed;
 }

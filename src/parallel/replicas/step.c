@@ -13,12 +13,13 @@
 #include "parallel/replicas/gossip.h"
 
 struct lki_replica_report {
-    double   loss, grad_norm;
-    uint64_t count, hits;
-    double   seconds, data; /* of the rank, as in lki_rank_time */
-    uint64_t samples;
-    uint32_t virtual_workers;
-    int32_t  status;
+    double    loss, grad_norm;
+    uint64_t  count, hits;
+    double    seconds, data; /* of the rank, as in lki_rank_time */
+    uint64_t  samples;
+    lki_asked asked; /* of the rank, whose replicas need not meet those of others */
+    uint32_t  virtual_workers;
+    int32_t   status;
 };
 
 lk_status lki_replicas_open_reports(lk_parallel *parallel)
@@ -119,7 +120,9 @@ static lk_status finish_replica(lki_replica *replica, uint32_t number, double lr
         return LK_OK;
     if (status != LK_OK)
         return lk_fail(status, "replica %u: %s", number, replica->failure.message);
-    const lki_rank_time time = lki_balance_time(replica->model, replica->model->rank);
+    const lk_parallel  *model = replica->model;
+    const lki_report   *told  = lki_report_of(model, model->share.first);
+    const lki_rank_time time  = lki_balance_time(model, model->rank);
     *report = (lki_replica_report){ .loss            = result.loss,
                                     .grad_norm       = result.grad_norm,
                                     .count           = result.count,
@@ -127,6 +130,7 @@ static lk_status finish_replica(lki_replica *replica, uint32_t number, double lr
                                     .seconds         = time.seconds,
                                     .data            = time.data,
                                     .samples         = time.samples,
+                                    .asked           = told->asked,
                                     .virtual_workers = time.virtual_workers };
     return LK_OK;
 }
@@ -205,6 +209,17 @@ static lk_status check_replicas(const lk_parallel *parallel)
     return LK_OK;
 }
 
+/* Compares what the calls of all ranks were given. */
+static lk_status check_ranks(const lk_parallel *parallel)
+{
+    const lki_replicas       *replicas = parallel->replicas;
+    const lki_replica_report *reports  = replicas->reports;
+    for (uint32_t r = 1; r < parallel->ranks; r++)
+        LK_TRY(lki_step_compare(parallel, reports[0].asked,
+                                reports[(size_t)r * replicas->most].asked, r));
+    return LK_OK;
+}
+
 static lk_status exchange_reports(lk_parallel *parallel)
 {
     lki_replicas *replicas = parallel->replicas;
@@ -213,6 +228,7 @@ static lk_status exchange_reports(lk_parallel *parallel)
                          replicas->reports + (size_t)parallel->ranks * replicas->most,
                          replicas->reports, row));
     LK_TRY(check_replicas(parallel));
+    LK_TRY(check_ranks(parallel));
     add_times(parallel);
     return LK_OK;
 }
