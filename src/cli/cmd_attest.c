@@ -91,6 +91,7 @@ __attribute__((noinline)) static bool check_record(char **line, int count, const
     lk_train_config *c       = &options.config;
     c->workers               = 0; /* those of this machine */
     c->elastic.workers_least = 0;
+    c->buddies               = false; /* nothing is lost */
     c->log                   = NULL; /* nothing is written */
     c->trace                 = NULL;
     c->outputs               = (lk_train_outputs){ .terminal = 0 };

@@ -171,9 +171,6 @@ static const char *cannot_plan(const plan_options *o)
         return "a model of which only sizes are known has no name: --parameters P in its place";
     if (named && o->parameters > 0)
         return "--parameters replaces MODEL: leave out one of the two";
-    if (o->train.config.buddies && !goes_on(&o->train))
-        return "--shard-replicas 2 stores the shard of a lost host for the remaining hosts: give "
-               "--on-failure continue, too";
     if (o->train.config.precision == LK_BF16 && uses_onednn(o))
         return "--kernels onednn multiplies FP32 values alone; leave out --precision bf16, or use "
                "--kernels own";

@@ -107,9 +107,6 @@ const char *lki_cannot_go_on(const train_options *options)
         return NULL;
     if (stream)
         return "--on-failure continue cannot read a stream's last batch again; leave it out";
-    if (options->config.offload != NULL)
-        return "--on-failure continue needs all state in memory, because a worker's file is lost "
-               "with it; leave out --offload, or use --restart";
     if (options->worker_mode == LKI_MODE_THREADS)
         return "--on-failure continue needs --worker-mode processes: threads die together";
     if (options->config.workers > 1 &&
@@ -117,14 +114,6 @@ const char *lki_cannot_go_on(const train_options *options)
         return "--on-failure continue needs --batchnorm ghost; with sync, --restart starts all "
                "again from a checkpoint";
     return NULL;
-}
-
-/* Returns the reason why --shard-replicas 2 is impossible; NULL if it is possible or not used. */
-static const char *cannot_have_buddies(const train_options *options)
-{
-    return options->config.buddies && options->on_failure != LK_ON_FAILURE_CONTINUE
-               ? "--shard-replicas 2 stores the shard of a lost host for the remaining hosts: "
-                 "give --on-failure continue, too" : NULL;
 }
 
 /* Returns the reason why --backup-workers is impossible; NULL if it is possible or not used. */
@@ -251,5 +240,5 @@ const char *lki_cannot_start(const train_options *options, uint32_t hosts)
     why             = why != NULL ? why : cuts_another_log(options);
     if (why == NULL && lk_train_check_hosts(&options->config, hosts) != LK_OK)
         why = lk_error_last()->message;
-    return why != NULL ? why : cannot_have_buddies(options);
+    return why;
 }

@@ -54,6 +54,19 @@ static void a_true_statement_is_equal(void **state)
     assert_says(r.out, "segment 1 of 2, steps 1-2:\n  equal\nsegment 2 of 2, steps 3-4:\n  equal");
 }
 
+/* The command computes the run's options for a single worker, which loses nobody. */
+static void a_run_with_groups_and_buddies_has_a_statement(void **state)
+{
+    (void)state;
+    static command_result r;
+    run_shell(&r, folder, TRAIN "--data data.txt --checkpoint buddies --log buddies.jsonl "
+              "--optimizer adamw --compress topk --workers 2 --hosts 2 --strategy zero1 "
+              "--on-failure continue --shard-replicas 2 && " LOCKSTEP "attest buddies --out "
+              "b.json");
+    if (r.status != 0)
+        fail_msg("status %d: %s", r.status, r.err);
+}
+
 static void options_that_contradict_the_run_are_refused(void **state)
 {
     (void)state;
@@ -419,6 +432,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_true_statement_is_equal),
+        cmocka_unit_test(a_run_with_groups_and_buddies_has_a_statement),
         cmocka_unit_test(a_run_that_keeps_its_best_is_equal),
         cmocka_unit_test(options_that_contradict_the_run_are_refused),
         cmocka_unit_test(options_that_a_resume_may_change_are_compared),

@@ -240,6 +240,11 @@ static const struct {
            "parameters:/tmp", "needs as many workers on every host" },
     { GOOD "--steps 1 --workers 2 --hosts 2 --strategy zero3 --param-comm-dtype int8 --offload "
            "parameters:/tmp", "leave out --param-comm-dtype int8" },
+    { GOOD "--steps 1 --virtual-workers 2 --workers 2 --compress topk --optimizer adamw --offload "
+           "optimizer:/tmp --on-failure continue", "leave out --offload, or leave out --on-failure "
+      "continue, and MIN of --workers MIN:MAX" },
+    { GOOD "--steps 1 --virtual-workers 2 --workers 2 --hosts 2 --compress topk --strategy zero1 "
+           "--shard-replicas 2", "give --on-failure continue, too" },
     { GOOD "--steps 1 --virtual-workers 8 --workers 5 --hosts 4 --strategy hybrid --shard-size 2",
       "--shard-size needs as many workers in the same places of every group of hosts" },
     { GOOD "--steps 1 --strategy fsdp", "--strategy fsdp: is called zero3 or FULL_SHARD here" },

@@ -269,17 +269,19 @@ static void a_worker_lost_before_the_first_step_is_reported(void **state)
 
 /* Loses a host that the options need, before the run begins.  The run ends, or restarts
  * (--restart). */
-static void a_run_that_needs_a_lost_host_is_restarted(void **state)
+static void lose_a_host_that_is_needed(const char *folder, const char *rules, const char *strategy)
 {
-    static job j;
-    char       wanted[65];
-    undisturbed(*state, MLP SLOW, 3, wanted);
+    static job            j;
+    static command_result want;
+    char                  options[600], wanted[65];
+    (void)snprintf(options, sizeof options, MLP SLOW "%s --steps 3 --workers 1 --quiet", rules);
+    run_command(&want, folder, options);
+    assert_int_equal(want.status, 0);
+    read_weights(&want, wanted);
     for (uint32_t again = 0; again < 2; again++) {
-        job_start_early(&j, *state, 4,
-                        again ? MLP GOES_ON SLOW "--steps 3 --hosts 2 --strategy hybrid "
-                                                 "--shard-size 2 --checkpoint ck --restart"
-                              : MLP GOES_ON SLOW "--steps 3 --hosts 2 --strategy hybrid "
-                                                 "--shard-size 2 --checkpoint ck");
+        (void)snprintf(options, sizeof options, MLP GOES_ON SLOW "%s --steps 3 --hosts 2 %s "
+                       "--checkpoint ck %s", rules, strategy, again ? "--restart" : "");
+        job_start_early(&j, folder, 4, options);
         hit_launcher(&j, 3);
         (void)job_wait(&j);
         assert_says(j.result.err, "host host1 (node 1, ranks 2 to 3) is lost: ");
@@ -290,7 +292,14 @@ static void a_run_that_needs_a_lost_host_is_restarted(void **state)
             assert_undisturbed(&j, wanted);
         else
             assert_int_equal(j.result.status, 1);
+        forget(folder);
     }
+}
+
+static void a_run_that_needs_a_lost_host_is_restarted(void **state)
+{
+    lose_a_host_that_is_needed(*state, "", "--strategy hybrid --shard-size 2");
+    lose_a_host_that_is_needed(*state, "--compress topk", "");
 }
 
 /* ---- Other ends ---------------------------------------------------------------------------- */

@@ -50,7 +50,7 @@ static lk_status refuse(const lk_parallel *parallel, const lk_parallel_options *
         what = "comm_dtype";
     else if (options->unused != LK_UNUSED_ZERO)
         what = "unused (give LK_UNUSED_ZERO)";
-    else if (options->scaling.rule != 0)
+    else if (options->scaling.rule > LK_SCALE_NONE)
         what = "scaling";
     return what == NULL ? LK_OK
                         : lk_fail(LK_EUNSUPPORTED, "groups do not yet go together with %s", what);

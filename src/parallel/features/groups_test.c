@@ -135,8 +135,10 @@ static void run(const lk_exchange *exchange, const char *strategy, uint32_t leav
     w.steps            = 4;
     w.options.unused   = LK_UNUSED_ZERO;
     w.options.exchange = exchange;
-    if (hosts > 1)
-        w.hosts = (hosted){ .hosts = hosts, .each = ranks / hosts };
+    if (hosts > 1) {
+        w.hosts                = (hosted){ .hosts = hosts, .each = ranks / hosts };
+        w.options.scaling.rule = LK_SCALE_NONE; /* as LK_SCALE_AUTO */
+    }
     lkt_run_crew(&w, hash);
 }
 
@@ -467,11 +469,11 @@ static void other_features_are_refused(void **state)
                                      .virtual_workers = 12,
                                      .unused          = LK_UNUSED_ZERO,
                                      .exchange        = &exchange };
-    lk_parallel_options all[7];
+    lk_parallel_options all[8];
     lk_parallel_cost    cost;
     const uint32_t      alone = 1;
     (void)state;
-    for (size_t i = 0; i < 7; i++)
+    for (size_t i = 0; i < 8; i++)
         all[i] = options;
     all[0].hook       = no_hook;
     all[1].audit      = 1;
@@ -480,9 +482,12 @@ static void other_features_are_refused(void **state)
     all[4].comm_dtype = LK_BF16;
     all[5].unused     = LK_UNUSED_SKIP;
     all[6].noise_decay = 0.9;
-    for (size_t i = 0; i < 7; i++)
+    all[7].scaling.rule = LK_SCALE_PYTORCH;
+    for (size_t i = 0; i < 8; i++)
         assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &all[i], &alone, 1),
                          LK_EUNSUPPORTED);
+    options.scaling.rule = LK_SCALE_NONE;
+    assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &options, &alone, 1), LK_OK);
     options.virtual_workers = exchange.groups = 512; /* more sums than a rank may hold */
     assert_int_equal(lk_parallel_estimate(&cost, model, LKT_PARAMS, &options, &alone, 1),
                      LK_EINVAL);

@@ -339,6 +339,20 @@ static lk_status check_noise(const lk_train_config *c)
     return LK_OK;
 }
 
+/* Checks what a run that continues without lost workers needs, and what needs such a run. */
+static lk_status check_losses(const lk_train_config *c)
+{
+    if (c->elastic.survives && c->offload != NULL)
+        return lk_fail(LK_EINVAL, "`offload`: a worker's file is lost with the worker, so the "
+                                  "others cannot continue: leave out `offload`, or leave out "
+                                  "`on_failure` continue, and MIN of `workers` MIN:MAX; `restart` "
+                                  "goes on from a checkpoint");
+    if (c->buddies && !c->elastic.survives)
+        return lk_fail(LK_EINVAL, "`buddies` 2 stores the shard of a lost host for the remaining "
+                                  "hosts: give `on_failure` continue, too");
+    return LK_OK;
+}
+
 /* Checks that the configuration has something to offload, and that the strategy supports it. */
 static lk_status check_offloaded(const lk_train_config *c)
 {
@@ -498,6 +512,7 @@ lk_status lki_train_complete(lk_train_config *c, bool runs)
     LK_TRY(check_workers(c));
     LK_TRY(check_noise(c));
     LK_TRY(check_audit(c));
+    LK_TRY(check_losses(c));
     LK_TRY(lki_pace_check(c));
     LK_TRY(lki_local_check(c));
     LK_TRY(lki_async_check(c, runs));

@@ -231,7 +231,7 @@ lk_status lki_cannot_begin(const lki_session *s, lk_status status)
 {
     lk_error why = *lk_error_last();
 
-    if (s->lost_early == 0 || status != LK_EINVAL)
+    if (s->lost_early == 0 || (status != LK_EINVAL && status != LK_EUNSUPPORTED))
         return status;
     return lk_fail(LK_EPEER, "%u of %u workers are left, on %u of %u hosts, with which this run "
                    "cannot begin: %.300s", s->ranks, lk_comm_size(s->given), lk_comm_hosts(s->comm),
