@@ -135,7 +135,8 @@ typedef struct {
 
 /* Runs the job to its end.  Returns LK_OK if the job could be started, whatever its outcome.
  * Returns LK_EINVAL if the program cannot be run; exit_code is then 127 (not found) or 126, and no
- * process remains.  Returns LK_EINVAL also if the options are invalid, with exit_code 2.
+ * process remains.  Returns LK_EINVAL also if the options are invalid, with exit_code 2.  Returns
+ * LK_EIO, with exit_code 1, if output of workers was lost, because it could not be written.
  *
  * Environment:  everything is inherited, except that RANK and the other names above are replaced,
  *               and OMP_NUM_THREADS is 1 unless set.  Rank 0 has the caller's standard input, all

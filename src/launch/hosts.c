@@ -442,10 +442,21 @@ static void move_output(lki_family *f)
                 (void)lki_stream_read(&f->hosts[i].streams[s], &f->sinks[s]);
 }
 
+/* Returns true if launchers may still run because the reader of their output is slow.  They then
+ * get as much time after it has read. */
+static bool awaits_reader(lki_family *f)
+{
+    bool waits = !lki_sink_has_room(&f->sinks[0]) || !lki_sink_has_room(&f->sinks[1]);
+
+    if (waits)
+        f->kill_at = lki_seconds() + linger_s;
+    return waits;
+}
+
 static lk_status watch(lki_family *f)
 {
     while (f->running > 0) {
-        if (f->kill_at > 0 && lki_seconds() >= f->kill_at)
+        if (f->kill_at > 0 && lki_seconds() >= f->kill_at && !awaits_reader(f))
             lki_family_end_late(f);
         lki_family_look(f);
         prepare(f);
@@ -466,19 +477,23 @@ static lk_status watch(lki_family *f)
 }
 
 /* Writes the output that remains in the pipes after all launchers have ended. */
-static void finish_output(lki_family *f)
+static lk_status finish_output(lki_family *f)
 {
+    lki_rest rest = {.signals = f->signals.fd, .asked = f->asked_at > 0, .options = f->options};
+
     for (uint32_t s = 0; s < 2; s++) {
         lki_sink *sink = &f->sinks[s];
         for (uint32_t i = 0; i < f->count; i++) {
             lki_stream *stream = &f->hosts[i].streams[s];
             while (lki_stream_read(stream, sink))
-                lki_sink_drain(sink, false, f->signals.fd);
-            lki_sink_drain(sink, false, f->signals.fd);
+                lki_sink_drain(sink, false, &rest);
+            lki_sink_drain(sink, false, &rest);
             lki_stream_finish(stream, sink);
         }
-        lki_sink_drain(sink, true, f->signals.fd);
+        lki_sink_drain(sink, true, &rest);
     }
+    lki_signals_drop(&f->signals); /* they have interrupted the output */
+    return lki_sinks_check(f->sinks);
 }
 
 /* ---- The end of the job ------------------------------------------------------------------ */
@@ -544,8 +559,8 @@ lk_status lki_launch_hosts(const lk_launch_options *options, lk_launch_result *r
     if (st == LK_OK)
         st = watch(&f);
     if (st == LK_OK) {
-        finish_output(&f);
-        st = judge(&f, result);
+        lk_status written = finish_output(&f);
+        st                = written == LK_OK ? judge(&f, result) : written;
     }
     lk_error why = *lk_error_last();
     family_close(&f);

@@ -13,6 +13,7 @@
 #include "base/options.h"
 #include "comm/flight.h"
 #include "launch/job/faults.h"
+#include "launch/job/forward.h"
 #include "launch/keeper/keeper.h"
 
 enum { EXIT_USAGE = 2, EXIT_SIGNAL = 128 };
@@ -158,6 +159,20 @@ static lk_status check(const lk_launch_options *options)
     return options->nodes > 1 ? lki_rendezvous_check(options->rendezvous) : LK_OK;
 }
 
+/* Writes the rest of the output.  Output that was lost is the cause of the end of workers that
+ * could not print, so it takes the place of that result. */
+static lk_status finish_output(lki_job *job, lk_status st, lk_launch_result *result)
+{
+    lk_error  why     = *lk_error_last();
+    lk_status written = lki_forward_finish(job);
+
+    if (st != LK_OK)
+        return lki_fail_again(&why);
+    if (written != LK_OK)
+        result->exit_code = EXIT_FAILURE;
+    return written;
+}
+
 static lk_status run(lki_job *job, lk_launch_result *result)
 {
     uint32_t  weight = 0;
@@ -178,7 +193,9 @@ static lk_status run(lki_job *job, lk_launch_result *result)
         job_kill(job);
         st = lki_fail_again(&why);
     }
-    return job->rendezvous != NULL ? lki_nodes_finish(job, st, weight, result) : st;
+    if (job->rendezvous != NULL)
+        st = lki_nodes_finish(job, st, weight, result);
+    return finish_output(job, st, result);
 }
 
 lk_status lki_launch_host(const lk_launch_options *options, const lki_host *host,

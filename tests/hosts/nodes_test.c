@@ -5,6 +5,8 @@
  *         effect.
  * Method: nodes.h; the workers are lines of shell, which do not use Lockstep.
  */
+#include <sys/stat.h>
+
 #include "hosts/nodes.h"
 
 #define TELL "sh -c 'echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK $GROUP_RANK " \
@@ -84,6 +86,31 @@ static void the_last_node_ends_the_job(void **state)
     static nodes j;
     start_pair(&j, *state, "true", "sh -c 'sleep 0.5; test $LOCAL_RANK = 0 || exit 5'");
     nodes_end(&j, 5, "rank 3 (host ");
+}
+
+/* Checks that a node with output that nobody reads yet has not vanished for the others.  The output
+ * is read after the other node has ended. */
+static void a_slow_reader_does_not_end_the_job(void **state)
+{
+    static const char prints[] = "--timeout 3 sh -c 'test $RANK = 2 || exit 0; "
+                                 "head -c 200000 /dev/zero' >slow";
+    static nodes j;
+    char         path[64], text[4096];
+    size_t       bytes = 0;
+    (void)snprintf(path, sizeof path, "%s/slow", (const char *)*state);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    assert_true(fd >= 0);
+    start_pair(&j, *state, "--timeout 3 true", prints);
+    node_ends(&j, 0, 0, "");
+    for (double since = seconds_now(); bytes < 200000 && seconds_now() - since < LIMIT_SECONDS;) {
+        ssize_t got = read(fd, text, sizeof text);
+        bytes += got > 0 ? (size_t)got : 0;
+    }
+    assert_true(bytes >= 200000);
+    node_ends(&j, 1, 0, "");
+    (void)close(fd);
+    (void)unlink(path);
 }
 
 static void a_stop_request_reaches_every_node(void **state)
@@ -303,6 +330,7 @@ int main(void)
         cmocka_unit_test(all_nodes_receive_the_same_port),
         cmocka_unit_test(a_failure_is_reported_on_every_node),
         cmocka_unit_test(the_last_node_ends_the_job),
+        cmocka_unit_test(a_slow_reader_does_not_end_the_job),
         cmocka_unit_test(a_stop_request_reaches_every_node),
         cmocka_unit_test(a_second_request_ends_all),
         cmocka_unit_test(a_signal_ends_the_wait_for_nodes),

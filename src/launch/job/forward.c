@@ -27,8 +27,11 @@ void lki_forward_move(lki_job *job)
 
 /* Writes the rest of the output when all workers have ended.  Does not wait for output of processes
  * that the workers have left running. */
-void lki_forward_finish(lki_job *job)
+lk_status lki_forward_finish(lki_job *job)
 {
+    lki_rest rest = {.signals = job->signals.fd,
+                     .asked   = job->stop_signal != 0,
+                     .options = job->host->orders < 0 ? job->options : NULL};
     enum { READS_MAX = 1048576 / LKI_READ_BYTES }; /* enough reads to empty the largest pipe that an
                                                     * unprivileged process can create */
 
@@ -37,10 +40,12 @@ void lki_forward_finish(lki_job *job)
         for (uint32_t i = 0; i < job->count; i++) {
             lki_stream *stream = &job->workers[i].streams[s];
             for (int reads = 0; reads < READS_MAX && lki_stream_read(stream, sink); reads++)
-                lki_sink_drain(sink, false, job->signals.fd);
-            lki_sink_drain(sink, false, job->signals.fd);
+                lki_sink_drain(sink, false, &rest);
+            lki_sink_drain(sink, false, &rest);
             lki_stream_finish(stream, sink);
         }
-        lki_sink_drain(sink, true, job->signals.fd);
+        lki_sink_drain(sink, true, &rest);
     }
+    lki_signals_drop(&job->signals); /* they have interrupted the output */
+    return lki_sinks_check(job->sinks);
 }

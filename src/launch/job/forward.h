@@ -22,7 +22,9 @@ void lki_forward_prepare(lki_job *job);
 /* Moves output after poll(). */
 void lki_forward_move(lki_job *job);
 
-/* Forwards the rest of the output when all workers have ended. */
-void lki_forward_finish(lki_job *job);
+/* Forwards the rest of the output.  Called when the job is over on all nodes, because a slow reader
+ * may take any time, in which this node says nothing to the others.  Returns LK_EIO if output was
+ * lost. */
+LK_NODISCARD lk_status lki_forward_finish(lki_job *job);
 
 #endif

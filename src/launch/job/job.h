@@ -144,7 +144,7 @@ static inline uint32_t lki_rank_of_worker(const lki_job *job, uint32_t i)
 /* The number of entries in job->polled that lki_watch() needs. */
 #define LKI_POLLED(workers) (6 + 4 * (size_t)(workers))
 
-/* Runs the job until every worker has ended and its output is written. */
+/* Runs the job until every worker has ended. */
 LK_NODISCARD lk_status lki_watch(lki_job *job);
 
 /* Runs one wake-up (a turn) of the launcher's loop: sleeps until there are events, and handles

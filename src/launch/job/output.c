@@ -7,10 +7,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/memory.h"
 
 /* The number of bytes that a pipe accepts without blocking after poll() (PIPE_BUF in POSIX). */
-enum { WRITE_BYTES = 4096 };
+enum { WRITE_BYTES = 4096, LOOK_MS = 250 };
+
+static const double SAY_SECONDS = 1, GIVE_UP_SECONDS = 2;
 
 lk_status lki_sink_init(lki_sink *sink, int to)
 {
@@ -68,21 +71,62 @@ void lki_sink_write(lki_sink *sink)
         sink->used -= (size_t)wrote;
         memmove(sink->text, sink->text + wrote, sink->used);
     } else if (wrote < 0 && errno != EINTR && errno != EAGAIN) {
+        sink->error = errno != EPIPE ? errno : 0; /* who closes a pipe has read enough */
         lki_sink_close(sink);
     }
 }
 
-void lki_sink_drain(lki_sink *sink, bool all, int stop)
+lk_status lki_sinks_check(const lki_sink sinks[2])
 {
-    while (sink->used > 0 && (all || !lki_sink_has_room(sink))) {
-        struct pollfd polled[2] = {{.fd = sink->to, .events = POLLOUT},
-                                   {.fd = stop, .events = POLLIN}};
-        if (poll(polled, 2, -1) < 0 && errno != EINTR)
-            return;
-        if (polled[1].revents != 0)
-            lki_sink_close(sink);
+    for (int s = 0; s < 2; s++)
+        if (sinks[s].error != 0)
+            return lk_fail(LK_EIO, "the workers' output was lost, because standard %s could not be "
+                           "written: %s", s == 0 ? "output" : "error", strerror(sinks[s].error));
+    return LK_OK;
+}
+
+/* Prints a note, unless standard error would block, too. */
+static void say_rest(lki_rest *rest, const lki_sink *sink, const char *what)
+{
+    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+    char          text[160];
+
+    rest->said = true;
+    if (rest->options == NULL || rest->options->note == NULL || poll(&out, 1, 0) != 1)
+        return;
+    (void)snprintf(text, sizeof text, "nobody reads %zu bytes that the workers have printed: %s",
+                   sink->used, what);
+    rest->options->note(rest->options->note_context, text);
+}
+
+/* Writes once, or waits for a moment until the reader reads. */
+static void drain_once(lki_sink *sink, lki_rest *rest)
+{
+    struct pollfd polled[2] = {{.fd = sink->to, .events = POLLOUT},
+                               {.fd = rest->signals, .events = POLLIN}};
+    double        now       = lki_seconds();
+
+    if (rest->since <= 0)
+        rest->since = now;
+    if (poll(polled, 2, LOOK_MS) < 0)
+        return;
+    if (polled[1].revents != 0) {
+        lki_sink_close(sink);
+    } else if (polled[0].revents != 0) {
         lki_sink_write(sink);
+        rest->since = lki_seconds();
+    } else if (rest->asked && now - rest->since > GIVE_UP_SECONDS) {
+        say_rest(rest, sink, "they are left out, because the job was asked to stop");
+        lki_sink_close(sink);
+    } else if (!rest->said && now - rest->since > SAY_SECONDS) {
+        say_rest(rest, sink, "the job is over, and waits for the reader; Ctrl-C leaves them out");
     }
+}
+
+void lki_sink_drain(lki_sink *sink, bool all, lki_rest *rest)
+{
+    while (sink->used > 0 && (all || !lki_sink_has_room(sink)))
+        drain_once(sink, rest);
 }
 
 static void sink_add(lki_sink *sink, const char *text, size_t bytes)

@@ -106,6 +106,98 @@ static void a_reader_that_goes_away_closes_the_sink(void **state)
     assert_int_equal(status, 0);
 }
 
+/* Checks that a failed write is an error, and that the sink takes nothing more. */
+static void output_that_cannot_be_written_is_an_error(void **state)
+{
+    (void)state;
+    lki_sink sinks[2];
+    int      full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+
+    assert_true(full >= 0);
+    for (int s = 0; s < 2; s++)
+        assert_int_equal(lki_sink_init(&sinks[s], full), LK_OK);
+    assert_int_equal(lki_sinks_check(sinks), LK_OK);
+    sinks[1].used = 10;
+    lki_sink_write(&sinks[1]);
+    assert_int_equal(sinks[1].to, -1);
+    assert_int_equal(lki_sinks_check(sinks), LK_EIO);
+    assert_non_null(strstr(lk_error_last()->message, "standard error"));
+    assert_non_null(strstr(lk_error_last()->message, "No space left on device"));
+    for (int s = 0; s < 2; s++)
+        lki_sink_deinit(&sinks[s]);
+    (void)close(full);
+}
+
+/* Fills a pipe, and opens a sink for it with pending output. */
+static void open_full(lki_sink *sink, int ends[2])
+{
+    static const char text[4096];
+
+    assert_int_equal(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+    while (write(ends[1], text, sizeof text) > 0)
+        continue;
+    assert_int_equal(lki_sink_init(sink, ends[1]), LK_OK);
+    sink->used = 10;
+}
+
+static int nobody, notes;
+
+/* Empties the pipe `context` when the note about its reader comes. */
+static void read_all(void *context, const char *note)
+{
+    char text[4096];
+
+    assert_non_null(strstr(note, "nobody reads 10 bytes"));
+    while (context != &nobody && read(*(int *)context, text, sizeof text) > 0)
+        continue;
+    notes++;
+}
+
+static void drain(lki_sink *sink, bool asked, int *reader)
+{
+    lk_launch_options options = {.note = read_all, .note_context = reader};
+    lki_rest          rest    = {.asked = asked, .options = &options};
+    int               signals[2];
+
+    assert_int_equal(pipe2(signals, O_CLOEXEC), 0);
+    rest.signals = signals[0];
+    notes        = 0;
+    lki_sink_drain(sink, true, &rest);
+    (void)close(signals[0]);
+    (void)close(signals[1]);
+}
+
+static void a_slow_reader_is_awaited_with_a_note(void **state)
+{
+    (void)state;
+    lki_sink sink;
+    int      ends[2];
+
+    open_full(&sink, ends);
+    drain(&sink, false, &ends[0]);
+    assert_int_equal(notes, 1);
+    assert_int_equal(sink.used, 0);
+    assert_int_equal(sink.to, ends[1]);
+    lki_sink_deinit(&sink);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+}
+
+static void a_request_to_stop_does_not_await_the_reader(void **state)
+{
+    (void)state;
+    lki_sink sink;
+    int      ends[2];
+
+    open_full(&sink, ends);
+    drain(&sink, true, &nobody);
+    assert_int_equal(notes, 2);
+    assert_int_equal(sink.to, -1);
+    lki_sink_deinit(&sink);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -113,6 +205,9 @@ int main(void)
         cmocka_unit_test(a_read_always_fits_the_buffer),
         cmocka_unit_test(long_lines_are_cut),
         cmocka_unit_test(a_reader_that_goes_away_closes_the_sink),
+        cmocka_unit_test(output_that_cannot_be_written_is_an_error),
+        cmocka_unit_test(a_slow_reader_is_awaited_with_a_note),
+        cmocka_unit_test(a_request_to_stop_does_not_await_the_reader),
     };
     return cmocka_run_group_tests_name("launch.job.output", tests, NULL, NULL);
 }

@@ -69,3 +69,11 @@ void lki_signals_close(lki_signals *self)
     (void)close(self->fd);
     self->fd = -1;
 }
+
+void lki_signals_drop(const lki_signals *self)
+{
+    struct signalfd_siginfo info;
+
+    while (read(self->fd, &info, sizeof info) == (ssize_t)sizeof info)
+        continue;
+}

@@ -21,6 +21,9 @@ typedef struct {
 /* Blocks the signals that the launcher handles, and opens a descriptor for them. */
 LK_NODISCARD lk_status lki_signals_open(lki_signals *self);
 
+/* Discards the signals that are pending. */
+void lki_signals_drop(const lki_signals *self);
+
 /* Restores mask and handlers. */
 void lki_signals_close(lki_signals *self);
 

@@ -513,8 +513,6 @@ lk_status lki_watch(lki_job *job)
     while (job->ended < job->started)
         LK_TRY(turn(job));
     lki_faults_report(job);
-    lki_forward_finish(job);
-    take_signals(job); /* a signal may have interrupted the output */
     return LK_OK;
 }
 

@@ -331,8 +331,6 @@ lk_status lki_keep(lki_job *job, uint32_t *weight, lk_launch_result *result)
     const lki_shared *shared = lki_keeper_of(job)->shared;
     if (shared->error.status != LK_OK)
         return lki_fail_again(&shared->error);
-    lki_forward_finish(job);
-    pass_signals(job); /* a signal may have interrupted the output */
     *weight = shared->weight;
     *result = shared->result;
     return LK_OK;
