@@ -30,6 +30,12 @@ static void a_trained_llama_generates_text(void **state)
     assert_non_null(strstr(result.err, "has a llama, but not its options"));
     shell(&result, state, LOCKSTEP "sample llama --prompt -", 2);
     assert_non_null(strstr(result.err, "the prompt is empty"));
+    shell(&result, state, "yes | " LOCKSTEP "sample llama --prompt -", 2);
+    assert_non_null(strstr(result.err, "has more than 64 MiB; give the end of it"));
+    shell(&result, state, LOCKSTEP "sample llama --prompt - </dev/zero", 2);
+    assert_non_null(strstr(result.err, "has a zero byte; give text"));
+    shell(&result, state, LOCKSTEP "sample llama --prompt - <.", 2);
+    assert_non_null(strstr(result.err, "on standard input: Is a directory"));
 }
 
 /* The text is longer than the window of 16 tokens, and random, so that all logits matter.  The gpt
