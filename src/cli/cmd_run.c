@@ -120,8 +120,12 @@ static int run_program(int argc, char **argv)
     (void)fflush(NULL);
     if (lk_launch(&how, &result) != LK_OK)
         lki_print_error("run");
-    else if (result.failed) /* a program has its own names for fields of the library */
+    else if (result.failed) { /* a program has its own names for fields of the library */
         fprintf(stderr, "lockstep run: %s\n", result.cause);
+        const char *why = lki_why_killed(result.exit_code);
+        if (why != NULL)
+            fprintf(stderr, "(%s)\n", why);
+    }
     return result.exit_code;
 }
 

@@ -49,6 +49,9 @@ static void reports_the_first_failure(void **state)
     assert_non_null(strstr(said, "exited with status 3\n"));
     assert_run("$L run -n 2 -- sh -c 'test $RANK = 1 || kill -9 $$; sleep 30'", 128 + 9,
                "was killed by SIGKILL\n");
+    assert_non_null(strstr(said, "\n(if nobody sent SIGKILL, the kernel did for lack of memory"));
+    assert_run("$L run -n 2 -- sh -c 'test $RANK = 1 || kill -BUS $$; sleep 30'", 128 + 7,
+               "\n(usually a file was truncated while it was read, such as the data: restore it)");
     assert_run("$L run -n 2 no-such-program", 127, "cannot run no-such-program");
     assert_run("$L run -n 2 /", 126, "cannot run /");
 }

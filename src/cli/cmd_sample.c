@@ -1,4 +1,5 @@
 /* cmd_sample.c -- `lockstep sample`: generates text with a trained gpt or llama. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -81,23 +82,25 @@ static void end_text(void *text, uint32_t index)
 /* Reads standard input to its end.  Prints an error and returns NULL if it cannot be a prompt. */
 static char *read_prompt(void)
 {
-    char  *text = NULL;
-    size_t room = 0, used = 0;
-    for (size_t got = 1; got > 0; used += got) {
-        char *more = room - used < 4096 ? realloc(text, room = 2 * room + 8192) : text;
-        if (more == NULL)
-            break;
-        text = more;
-        got  = fread(text + used, 1, room - used - 1, stdin);
+    enum { MIB_MAX = 64, BYTES_MAX = MIB_MAX << 20 };
+    char        *text = malloc(BYTES_MAX + 2); /* pages that nobody writes cost nothing */
+    const size_t used = text != NULL ? fread(text, 1, BYTES_MAX + 1, stdin) : 0;
+
+    if (text == NULL || ferror(stdin))
+        fprintf(stderr, "lockstep sample: cannot read the prompt on standard input: %s\n",
+                strerror(errno));
+    else if (memchr(text, '\0', used) != NULL)
+        fputs("lockstep sample: the prompt on standard input has a zero byte; give text\n", stderr);
+    else if (used > BYTES_MAX)
+        fprintf(stderr, "lockstep sample: the prompt on standard input has more than %d MiB; give "
+                        "the end of it (tail -c), since a model reads at most its context\n",
+                MIB_MAX);
+    else {
+        text[used] = '\0';
+        return text;
     }
-    if (text == NULL || !feof(stdin) || memchr(text, '\0', used) != NULL) {
-        fprintf(stderr, "lockstep sample: standard input is no prompt: it cannot be read, is too "
-                        "long, or has a zero byte\n");
-        free(text);
-        return NULL;
-    }
-    text[used] = '\0';
-    return text;
+    free(text);
+    return NULL;
 }
 
 static int sample(lk_sample_options *options, bool raw)

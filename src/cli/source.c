@@ -382,7 +382,8 @@ static bool recognise(const char *given, char out[LKI_SOURCE_BYTES], lki_message
     if (S_ISDIR(info.st_mode))
         return recognise_folder(given, out, error);
     if (!S_ISREG(info.st_mode))
-        return lki_refuse(error, "is a pipe or a device; write stream:PATH");
+        return lki_refuse(error, "is a pipe or a device; write stream:PATH, which only "
+                                 "training reads");
     return recognise_file(given, out, error);
 }
 

@@ -7,6 +7,7 @@
  */
 #include "cli/words.h"
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -91,6 +92,18 @@ void lki_print_message(const char *command, const char *message)
 void lki_print_error(const char *command)
 {
     lki_print_message(command, lk_error_last()->message);
+}
+
+const char *lki_why_killed(int status)
+{
+    switch (status - 128) {
+    case SIGKILL:
+        return "if nobody sent SIGKILL, the kernel did for lack of memory, and dmesg says so";
+    case SIGBUS:
+        return "usually a file was truncated while it was read, such as the data: restore it";
+    default:
+        return NULL;
+    }
 }
 
 /* Returns true if the path is that of weights, by its name or by what is there. */

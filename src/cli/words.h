@@ -22,6 +22,10 @@ void lki_print_error(const char *command);
  * such as "or a .safetensors file".  Also prints lki_hub_hint(). */
 void lki_print_error_about(const char *command, const char *path, const char *others);
 
+/* Returns why a worker was probably killed, if the exit status of its job is that of a signal which
+ * the kernel sends (128 + SIGKILL or SIGBUS); else NULL. */
+const char *lki_why_killed(int status);
+
 /* Says what to do about a URL in place of a folder. */
 #define LKI_DOWNLOAD_FIRST                                                                       \
     "nothing is downloaded; download the folder first, as in hf download NAME --local-dir DIR, " \

@@ -210,12 +210,14 @@ static int say_end(const char *command, const lk_launch_result *result, const sa
     /* Workers that reject the user's options have printed the reason. */
     bool said  = result->exit_code == LKI_EXIT_STOPPED || result->exit_code == LKI_EXIT_USAGE;
     bool ended = result->lost || result->exit_code > 128;
-    char text[sizeof result->cause + 4096], how[4096] = "";
+    char text[sizeof result->cause + 4096], how[3840] = "";
     if (!result->failed || said)
         return result->exit_code;
     if (ended)
         say_how(how, sizeof how, s);
-    (void)snprintf(text, sizeof text, "%s%s", result->cause, how);
+    const char *why = lki_why_killed(result->exit_code);
+    (void)snprintf(text, sizeof text, "%s%s%s%s", result->cause, why != NULL ? "; " : "",
+                   why != NULL ? why : "", how);
     fputs(lki_line_start(command), stderr); /* a worker may have ended within its line */
     lki_print_message(command, text);
     return result->exit_code;

@@ -170,6 +170,8 @@ static void refused_files(void **state)
         { "a,y\n\xff\xfe,2\n", "line 2, column 'a'", "UTF-8" },
         { "y\n1\n", "only target columns", "none to predict" },
         { "x,z\n1,2\n", "`target` y", "there are x, z" },
+        { "x;y\n1;2\n", "`target` y", "there are x;y; commas separate fields, or tabs if" },
+        { "x, y \n1,2\n", "`target` y", "there are x,  y ; a space beside it belongs to its name" },
     };
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -214,7 +216,7 @@ static void refused_options(void **state)
     lkt_refuses("csv:t.csv", TARGET(.target = "y"), LK_EFORMAT, "column 't' has more than 1000",
                 "different texts");
     lkt_refuses("csv:t.csv", TARGET(.target = "y", .targets = LK_TARGETS_CLASSES), LK_EFORMAT,
-                "column 'y' has more than 1000", "classes");
+                "column 'y' has more than 1000", "different classes; group them, or");
     lkt_refuses("csv:t.csv", TARGET(.target = "t", .targets = LK_TARGETS_NUMBERS), LK_EINVAL,
                 "'t' has texts", "cross-entropy");
     lkt_refuses("csv:t.csv", TARGET(.target = "y,t", .targets = LK_TARGETS_CLASSES), LK_EINVAL,

@@ -131,7 +131,8 @@ static lk_status measure_json(docs *self, document *out, const uint8_t *bytes, s
     if (object == NULL)
         status = damaged(at, reason(&error, why));
     else if (!json_is_string(text))
-        status = damaged(at, "has no \"text\" that is a string");
+        status = damaged(at, "has no \"text\" that is a string; rename the member that has the "
+                             "text (python -m lockstep prepare reads it by any name)");
     else
         status = check_text(self, (const uint8_t *)json_string_value(text),
                             json_string_length(text), at);
@@ -161,8 +162,10 @@ static lk_status add_line(docs *self, const lki_mapped *in, size_t first, size_t
 
 static lk_status find_lines(docs *self, const lki_mapped *in, bool json)
 {
+    static const char mark[] = "\xef\xbb\xbf"; /* the byte order mark, which JSON may not have */
     size_t bytes = in->map.bytes, number = 1;
-    for (size_t first = 0; first < bytes; number++) {
+    bool   marked = json && bytes >= 3 && memcmp(in->map.data, mark, 3) == 0;
+    for (size_t first = marked ? 3 : 0; first < bytes; number++) {
         const uint8_t *line = in->map.data + first, *end = memchr(line, '\n', bytes - first);
         size_t         count = end != NULL ? (size_t)(end - line) : bytes - first;
         LK_TRY(add_line(self, in, first, count, json, number));

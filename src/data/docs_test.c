@@ -74,6 +74,13 @@ static void other_members_are_ignored(void **state)
     assert_samples("docs:other.jsonl", "one| two|");
 }
 
+static void a_byte_order_mark_is_skipped(void **state)
+{
+    (void)state;
+    lkt_write_text("mark.jsonl", "\xef\xbb\xbf{\"text\": \"one\"}\r\n{\"text\": \"two\"}\r\n");
+    assert_samples("docs:mark.jsonl", "one| two|");
+}
+
 /* With a tokenizer NUL is a byte as any other. */
 static void a_tokenizer_takes_nul(void **state)
 {
@@ -144,7 +151,8 @@ static void ids_between_separators_yield_documents(void **state)
 static void bad_documents_are_refused(void **state)
 {
     static const struct { const char *text, *first; } bad[] = {
-        { "{\"text\": 3}\n", "line 1 has no \"text\" that is a string" },
+        { "{\"text\": 3}\n", "line 1 has no \"text\" that is a string; rename the member" },
+        { "{\"text\": \"a\"}\n\xef\xbb\xbf{\"text\": \"b\"}\n", "line 2 is no valid JSON: " },
         { "{\"text\": \"a\"}\n[1]\n", "line 2 has no \"text\"" },
         { "{\"text\": \"a\"}\n{\"text\": \"\n", "line 2 is no valid JSON: " },
         { "{\"text\": \"a\\u0000b\"}\n", "line 1 holds a NUL byte, which no document may" },
@@ -375,6 +383,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_and_json_yield_documents),
         cmocka_unit_test(other_members_are_ignored),
+        cmocka_unit_test(a_byte_order_mark_is_skipped),
         cmocka_unit_test(a_tokenizer_takes_nul),
         cmocka_unit_test(archive_members_yield_documents),
         cmocka_unit_test(ids_between_separators_yield_documents),

@@ -1,5 +1,5 @@
 /* gzip.c -- inflates a gzip file in memory, piece by piece.  Each call inflates only as many bytes
- * as requested.
+ * as requested.  The contents of several members (RFC 1952), as cat and bgzip write them, are one.
  *
  * The caller requests a number of bytes that it knows from a header, so a small file that inflates
  * to a terabyte costs nothing. zlib checks the content's CRC and length at its end.
@@ -17,6 +17,7 @@ struct lki_gunzip {
     z_stream    stream;
     const char *path;
     size_t      input;  /* bytes not yet passed to zlib */
+    size_t      before; /* bytes of content in the members before the current one */
     bool        opened; /* the stream is initialised */
     bool        ended;
 };
@@ -61,6 +62,28 @@ static void refill(lki_gunzip *gunzip)
     }
 }
 
+/* Returns the number of bytes of the file that zlib has not read. */
+static size_t left(const lki_gunzip *gunzip)
+{
+    return gunzip->stream.avail_in + gunzip->input;
+}
+
+/* Returns the number of bytes of content so far. */
+static size_t content(const lki_gunzip *gunzip)
+{
+    return gunzip->before + gunzip->stream.total_out;
+}
+
+/* Begins the next member.  If there is none, the content has ended. */
+static void end_member(lki_gunzip *gunzip)
+{
+    gunzip->ended = !lki_is_gzip(gunzip->stream.next_in, left(gunzip));
+    if (gunzip->ended)
+        return;
+    gunzip->before = content(gunzip);
+    (void)inflateReset(&gunzip->stream);
+}
+
 lk_status lki_gunzip_read(lki_gunzip *gunzip, uint8_t *out, size_t bytes, size_t *got)
 {
     z_stream *z = &gunzip->stream;
@@ -73,13 +96,14 @@ lk_status lki_gunzip_read(lki_gunzip *gunzip, uint8_t *out, size_t bytes, size_t
         int result   = inflate(z, Z_NO_FLUSH);
         *got += room - z->avail_out;
         if (result == Z_STREAM_END)
-            gunzip->ended = true;
+            end_member(gunzip);
         else if (result == Z_BUF_ERROR && z->avail_in == 0)
-            return lk_fail(LK_EFORMAT, "'%s' is truncated: its gzip stream breaks off after %lu "
-                                       "bytes of content", gunzip->path, z->total_out);
+            return lk_fail(LK_EFORMAT, "'%s' is truncated: its gzip stream breaks off after %zu "
+                                       "bytes of content", gunzip->path, content(gunzip));
         else if (result != Z_OK)
-            return lk_fail(LK_EFORMAT, "'%s' is damaged after %lu bytes of content: %s",
-                           gunzip->path, z->total_out, z->msg != NULL ? z->msg : "bad gzip data");
+            return lk_fail(LK_EFORMAT, "'%s' is damaged after %zu bytes of content: %s",
+                           gunzip->path, content(gunzip),
+                           z->msg != NULL ? z->msg : "bad gzip data");
     }
     return LK_OK;
 }
@@ -90,11 +114,10 @@ lk_status lki_gunzip_finish(lki_gunzip *gunzip)
     size_t  got;
     LK_TRY(lki_gunzip_read(gunzip, &one, 1, &got));
     if (got != 0)
-        return lk_fail(LK_EFORMAT, "'%s' has content after the %lu bytes that its header speaks "
-                                   "of", gunzip->path, gunzip->stream.total_out - 1);
-    size_t left = gunzip->stream.avail_in + gunzip->input;
-    if (left != 0)
+        return lk_fail(LK_EFORMAT, "'%s' has content after the %zu bytes that its header speaks "
+                                   "of", gunzip->path, content(gunzip) - 1);
+    if (left(gunzip) != 0)
         return lk_fail(LK_EFORMAT, "'%s' has %zu bytes after the end of its gzip stream",
-                       gunzip->path, left);
+                       gunzip->path, left(gunzip));
     return LK_OK;
 }

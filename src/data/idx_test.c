@@ -45,15 +45,20 @@ static void write_good(void)
     lkt_write("labels", labels, LABELS);
 }
 
-static size_t write_gz(const char *path, const void *data, size_t bytes)
+static size_t write_member(const char *path, const char *mode, const void *data, size_t bytes)
 {
-    gzFile file = gzopen(path, "wb9");
+    gzFile file = gzopen(path, mode);
     assert_non_null(file);
     assert_int_equal(gzwrite(file, data, (unsigned)bytes), bytes);
     assert_int_equal(gzclose(file), Z_OK);
     struct stat info;
     assert_int_equal(stat(path, &info), 0);
     return (size_t)info.st_size;
+}
+
+static size_t write_gz(const char *path, const void *data, size_t bytes)
+{
+    return write_member(path, "wb9", data, bytes);
 }
 
 static void reads_pixels_and_labels(void **state)
@@ -89,7 +94,9 @@ static void gzip_is_the_same_data(void **state)
     make_images(images);
     make_labels(labels);
     write_good();
-    write_gz("images.gz", images, IMAGES);
+    write_gz("images.gz", images, 7); /* three members, the first of which ends in the header */
+    write_member("images.gz", "ab9", images + 7, 20);
+    write_member("images.gz", "ab9", images + 27, IMAGES - 27);
     write_gz("labels.gz", labels, LABELS);
     lk_dataset *plain = lkt_open("idx:images,labels", &none);
     lk_dataset *gz    = lkt_open("idx:images.gz,labels.gz", &none);

@@ -132,6 +132,20 @@ static void list_columns(const lki_table *table, char *out, size_t bytes)
     }
 }
 
+/* Returns what may be wrong with a header in which a name is missing; "" if nothing seems to be. */
+static const char *doubt(const lki_table *table, const char *name)
+{
+    if (table->column_count == 1 && strpbrk(table->columns[0].name, ",;\t|") != NULL)
+        return "; commas separate fields, or tabs if the file's name ends with .tsv";
+    for (size_t i = 0; i < table->column_count; i++) {
+        const char  *other = table->columns[i].name + strspn(table->columns[i].name, " ");
+        const size_t bytes = strlen(name);
+        if (strncmp(other, name, bytes) == 0 && other[bytes + strspn(other + bytes, " ")] == '\0')
+            return "; a space beside it belongs to its name there: remove it, or write it";
+    }
+    return "";
+}
+
 /* Fails because of a name that no column has.  `from` begins with it, in the option. */
 static lk_status refuse_name(const lki_table *table, const char *name, const char *from)
 {
@@ -149,8 +163,8 @@ static lk_status refuse_name(const lki_table *table, const char *name, const cha
     if (*name == '\0')
         return lk_fail(LK_EINVAL, "`target` has an empty name; '%s' has the columns %s",
                        table->path, names);
-    return lk_fail(LK_EINVAL, "`target` %.60s: '%s' has no such column; there are %s", name,
-                   table->path, names);
+    return lk_fail(LK_EINVAL, "`target` %.60s: '%s' has no such column; there are %s%s", name,
+                   table->path, names, doubt(table, name));
 }
 
 static lk_status mark_target(lki_table *table, const char *name, const char *from)
@@ -292,11 +306,11 @@ static lk_status find_level(const lki_csv *csv, lki_table_column *column, const 
         *(order < 0 ? &low : &high) = order < 0 ? middle + 1 : middle;
     }
     if (column->level_count == LKI_LEVELS_MAX)
-        return lk_fail(LK_EFORMAT, "'%s': column '%.60s' has more than %d different %s; remove it, "
-                                   "or %s", csv->path, column->name, LKI_LEVELS_MAX,
-                       column->is_target ? "classes" : "texts",
-                       column->is_target ? "use `loss` mse if they are numbers"
-                                         : "group its texts");
+        return lk_fail(LK_EFORMAT, "'%s': column '%.60s' has more than %d different %s", csv->path,
+                       column->name, LKI_LEVELS_MAX,
+                       column->is_target ? "classes; group them, or use `loss` mse if they are "
+                                           "numbers"
+                                         : "texts; remove it, or group its texts");
     if (!is_utf8(text))
         return refuse_cell(csv, column, "...", "is no UTF-8; convert the file (iconv)");
     LK_TRY(lki_reserve((void **)&column->sorted, &column->sorted_capacity, column->level_count,

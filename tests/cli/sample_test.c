@@ -30,6 +30,12 @@ static void a_trained_llama_generates_text(void **state)
     assert_non_null(strstr(result.err, "has a llama, but not its options"));
     shell(&result, state, LOCKSTEP "sample llama --prompt -", 2);
     assert_non_null(strstr(result.err, "the prompt is empty"));
+    shell(&result, state, "yes | " LOCKSTEP "sample llama --prompt -", 2);
+    assert_non_null(strstr(result.err, "has more than 64 MiB; give the end of it"));
+    shell(&result, state, LOCKSTEP "sample llama --prompt - </dev/zero", 2);
+    assert_non_null(strstr(result.err, "has a zero byte; give text"));
+    shell(&result, state, LOCKSTEP "sample llama --prompt - <.", 2);
+    assert_non_null(strstr(result.err, "on standard input: Is a directory"));
 }
 
 /* The text is longer than the window of 16 tokens, and random, so that all logits matter.  The gpt
@@ -106,6 +112,15 @@ static void eval_has_the_bits_of_the_run(void **state)
 }
 
 /* The model has a context of 16: a text of 17 tokens has one window, and one of 33 tokens two. */
+static void eval_refuses_streams(void **state)
+{
+    static command_result result;
+    shell(&result, state, "cat text | " LOCKSTEP "eval llama --data -", 2);
+    assert_says(result.err, "'stream:-' is a stream, which only training reads; write it to a");
+    shell(&result, state, LOCKSTEP "eval llama --data /dev/null", 2);
+    assert_says(result.err, "write stream:PATH, which only training reads");
+}
+
 static void eval_takes_short_texts(void **state)
 {
     static const struct {
@@ -215,6 +230,7 @@ int main(void)
         cmocka_unit_test(the_cache_does_not_change_the_text),
         cmocka_unit_test(a_pipe_gets_valid_text),
         cmocka_unit_test(eval_has_the_bits_of_the_run),
+        cmocka_unit_test(eval_refuses_streams),
         cmocka_unit_test(eval_takes_short_texts),
         cmocka_unit_test(eval_reports_the_errors_of_tables),
         cmocka_unit_test(eval_refuses_changed_data),

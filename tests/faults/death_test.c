@@ -80,6 +80,8 @@ static void workers_ended_by_other_signals_are_named(void **state)
             continue; /* the command catches these signals, and exits with a status of its own */
         assert_int_equal(j.result.status, 128 + signals[i]);
         (void)job_blames(&j, 1, what, NULL);
+        assert_int_equal(strstr(j.result.err, "; usually a file was truncated") != NULL,
+                         signals[i] == SIGBUS);
     }
 }
 

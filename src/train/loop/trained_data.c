@@ -171,6 +171,9 @@ lk_status lki_trained_data_open(lk_dataset **out, const lki_trained *trained,
     const bool         table   = strncmp(options->source, "csv:", 4) == 0;
 
     *out = NULL;
+    if (strncmp(options->source, "stream:", 7) == 0)
+        return lk_fail(LK_EINVAL, "'%s' is a stream, which only training reads; write it to a "
+                                  "file, and give that file with its kind", options->source);
     if (table != (json_object_get(trained->config, "columns") != NULL))
         return lk_fail(LK_EINVAL, "'%s' is %s table, and the model of %s was %strained on one",
                        options->source, table ? "a" : "no", options->path, table ? "not " : "");
