@@ -330,6 +330,7 @@ typedef struct {
     uint32_t duplicated; /* number of virtual workers that another rank computed (duplicate) */
     uint32_t dropped; /* number of virtual workers that were not counted (backups) */
 } lk_step_result;
+
 /* Completes the reduction, checks that loss and norm are finite, clips, and updates.  On return the
  * parameters are final on every rank.  With LK_ENONFINITE nothing was updated.  LK_EMISMATCH if
  * ranks differ in step, lr, rules or counts of the loss scale, LK_EINVAL if lr is not finite. */
@@ -381,8 +382,7 @@ typedef struct {
  *
  * The caller still owns `failed` and must free it.  LK_EPEER means that one more rank was lost:
  * call this again with the next group.  Hosts may be at different positions of the step.  With
- * sharding, LK_EPEER is also returned if a part of the model has no host with a surviving rank.
- * Not in lock step. */
+ * sharding, it also means that no host with a part of the model survived.  Not in lock step. */
 LK_API LK_NODISCARD lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed,
                                                 lk_comm *comm, const lk_param *params,
                                                 uint32_t param_count,

@@ -213,13 +213,25 @@ static lk_status compare_hosts(const lk_parallel *parallel)
     return LK_OK;
 }
 
+/* Combines the rules of all parameters, without values that no rule uses. */
+static uint64_t hash_of_rules(const lk_parallel *parallel)
+{
+    struct { uint64_t before; lk_param_rule rule; } words = { .before = 0 };
+    for (uint32_t p = 0; p < parallel->layout->param_count; p++) {
+        words.rule = parallel->rules.of[p];
+        if (words.rule.own_decay == 0)
+            words.rule.weight_decay = 0;
+        words.before = lki_xxh3(&words, sizeof words);
+    }
+    return words.before;
+}
+
 static lki_asked asked_of(const lk_parallel *parallel)
 {
-    const size_t bytes = parallel->layout->param_count * sizeof *parallel->rules.of;
     return (lki_asked){ .step  = parallel->step,
                         .lr    = parallel->now.lr,
                         .seed  = parallel->now.seed,
-                        .rules = lki_xxh3(parallel->rules.of, bytes) };
+                        .rules = hash_of_rules(parallel) };
 }
 
 lk_status lki_step_compare(const lk_parallel *parallel, lki_asked first, lki_asked other,

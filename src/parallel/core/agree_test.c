@@ -33,11 +33,13 @@ typedef struct {
 
 static lk_status step(scene *s, lk_parallel *p, uint32_t number, bool odd)
 {
-    const lk_param_rule rules[LKT_PARAMS] = { { .lr = 1 }, { .lr = odd ? 0.5 : 1 }, { .lr = 1 } };
+    const double        lr = odd && s->what == OTHER_RULES ? 0.5 : 1;
+    /* a weight decay that the parameter does not use may differ */
+    const lk_param_rule rules[LKT_PARAMS] = { { .lr = 1, .weight_decay = odd }, { .lr = lr },
+                                              { .lr = 1 } };
     lk_parallel_turn    turn;
     lk_step_result      result;
-    if (s->what == OTHER_RULES)
-        LK_TRY(lk_parallel_set_rules(p, rules));
+    LK_TRY(lk_parallel_set_rules(p, rules));
     LK_TRY(lk_parallel_begin(p, number + (odd && s->what == OTHER_STEP)));
     (void)lk_parallel_loss_scale(p, odd && s->what == OTHER_SCALE ? 96 : 48);
     while (lk_parallel_next(p, &turn))
