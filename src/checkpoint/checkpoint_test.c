@@ -7,14 +7,11 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <sys/file.h>
-#include <sys/wait.h>
 
 #include "base/hash.h"
 #include "checkpoint/checkpoint_testing.h"
-#include "checkpoint/directory.h"
 #include "checkpoint/manifest.h"
 
 #include <cmocka.h>
@@ -368,25 +365,31 @@ static void temporary_files_of_dead_writers_are_removed(void **state)
     assert_int_equal(entries(folder, ".tmp-"), 0);
 }
 
-/* Another writer removes what killed ones have left, as often as it can.  It must never take a new
- * temporary directory for such a one. */
-static void writers_do_not_remove_each_others_files(void **state)
+static lk_status supply_nothing(void *context, size_t tensor, size_t first, size_t count, void *out)
 {
+    (void)tensor;
+    (void)first;
+    (void)count;
+    (void)out;
+    return context == NULL ? LK_EIO : lk_error_set(LK_EIO, context);
+}
+
+/* A callback may say why it failed.  If it does not, an older message must not take its place. */
+static void the_failure_of_a_callback_is_reported(void **state)
+{
+    char  reason[] = "the values are on another machine";
+    small s;
     (void)state;
-    assert_int_equal(small_write(folder, 1, 0), LK_OK);
-    const pid_t sweeper = fork();
-    while (sweeper == 0)
-        lki_directory_sweep(folder);
-    assert_true(sweeper > 0);
-    lk_status status = LK_OK;
-    for (uint64_t step = 2; step < 200 && status == LK_OK; step++)
-        status = small_write(folder, step, 3);
-    assert_int_equal(kill(sweeper, SIGKILL), 0);
-    assert_int_equal(waitpid(sweeper, NULL, 0), sweeper);
-    if (status != LK_OK)
-        fail_msg("%s", lk_error_last()->message);
-    assert_int_equal(entries(folder, "step-"), 3);
-    assert_int_equal(entries(folder, ".tmp-"), 0);
+    small_init(&s, 1);
+    s.model[0].data    = NULL;
+    s.files[0].fetch   = supply_nothing;
+    (void)lk_error_set(LK_EFORMAT, "an older failure");
+    assert_int_equal(lk_checkpoint_write(folder, &s.info, s.files, 3, 0), LK_EIO);
+    assert_non_null(strstr(lk_error_last()->message, "elements 0 to 5 of tensor 'wte.weight'"));
+    s.files[0].context = reason;
+    assert_int_equal(lk_checkpoint_write(folder, &s.info, s.files, 3, 0), LK_EIO);
+    assert_string_equal(lk_error_last()->message, reason);
+    assert_int_equal(entries(folder, "step-"), 0);
 }
 
 static void files_past_the_last_are_refused(void **state)
@@ -542,7 +545,7 @@ int main(void)
         CASE(opening_takes_the_newest_intact_checkpoint),
         CASE(only_the_newest_checkpoints_are_kept),
         CASE(temporary_files_of_dead_writers_are_removed),
-        CASE(writers_do_not_remove_each_others_files),
+        CASE(the_failure_of_a_callback_is_reported),
         CASE(files_past_the_last_are_refused),
         CASE(refuses_forged_manifests),
         CASE(a_tensor_in_two_files_is_read_as_one),

@@ -104,6 +104,10 @@ static lk_status put_fetched(lki_output *output, const lk_checkpoint_file *file,
         status       = file->fetch(file->context, tensor, at, count, piece);
         if (status == LK_OK)
             status = lki_output_add(output, piece, count * width);
+        else if (lk_error_last()->status != status) /* the callback has set no error */
+            (void)lk_fail(status, "%s: fetch() could not supply elements %zu to %zu of tensor '%s' "
+                                  "(%s)", file->name, at, at + count - 1,
+                          file->tensors[tensor].name, lk_status_text(status));
     }
     lki_free(piece);
     return status;

@@ -232,11 +232,34 @@ static void rounds_are_refused(void **state)
     }
 }
 
+static void refuses_running_state_that_no_memory_holds(void **state)
+{
+    static const size_t counts[][2] = { { SIZE_MAX, 1 }, { 1, SIZE_MAX / 4 - 20 },
+                                        { (size_t)1 << 59, (size_t)1 << 60 } };
+    lk_comm            *comm;
+    (void)state;
+    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        const lk_parallel_state states[] = { { "a", counts[i][0], 0, 0.1f },
+                                             { "b", counts[i][1], 0, 0.1f } };
+        const lk_parallel_options options = { .struct_size     = sizeof(lk_parallel_options),
+                                              .virtual_workers = 2,
+                                              .micro_count     = 2,
+                                              .states          = states,
+                                              .state_count     = 2 };
+        lk_parallel              *p;
+        assert_int_equal(lk_parallel_open(&p, comm, model, PARAMS, &options), LK_EINVAL);
+        assert_non_null(strstr(lk_error_last()->message, "more than memory can hold"));
+    }
+    lk_comm_free(comm);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(turns_in_lock_step_give_the_bits_of_single),
         cmocka_unit_test(rounds_are_refused),
+        cmocka_unit_test(refuses_running_state_that_no_memory_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

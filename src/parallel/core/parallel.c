@@ -84,14 +84,18 @@ static lk_status copy_states(lk_parallel *parallel, const lk_parallel_options *o
     LK_TRY(LKI_NEW(&parallel->running.of, count + 1, "running state"));
     LK_TRY(LKI_NEW(&parallel->running.at, count + 1, "running state"));
     for (uint32_t i = 0; i < count; i++) {
+        const size_t most     = (size_t)INT64_MAX / sizeof(float) / parallel->micro_count - ALIGN;
+        const size_t elements = options->states[i].count;
+        if (elements > most || parallel->state_width > most - elements)
+            return lk_fail(LK_EINVAL, "running state %u is more than memory can hold", i);
         parallel->running.of[i]      = options->states[i];
         /* the name belongs to the caller and is not needed here */
         parallel->running.of[i].name = NULL;
         parallel->running.at[i]      = parallel->state_width;
-        parallel->state_width += lki_round_up(options->states[i].count, ALIGN);
+        parallel->state_width += lki_round_up(elements, ALIGN);
     }
     parallel->running.count = count;
-    parallel->width       = parallel->layout->grad_elements +
+    parallel->width = parallel->layout->grad_elements +
                       parallel->micro_count * parallel->state_width;
     return LK_OK;
 }
