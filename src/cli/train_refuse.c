@@ -116,18 +116,6 @@ const char *lki_cannot_go_on(const train_options *options)
     return NULL;
 }
 
-/* Returns the reason why --backup-workers is impossible; NULL if it is possible or not used. */
-static const char *no_backups(const train_options *options, uint32_t hosts)
-{
-    if (options->config.elastic.backup_workers == 0)
-        return NULL;
-    return hosts > 1 ? "--backup-workers is for workers of one host: leave out --hosts and --nnodes"
-           : options->on_failure == LK_ON_FAILURE_CONTINUE
-               ? "--backup-workers is not for runs that continue after the loss of workers: leave "
-                 "out --on-failure continue, and MIN of --workers MIN:MAX"
-               : NULL;
-}
-
 /* Returns the reason why --chaos is impossible; NULL if it is possible or not used. */
 static const char *no_chaos(const train_options *options)
 {
@@ -234,7 +222,6 @@ const char *lki_cannot_start(const train_options *options, uint32_t hosts)
     const char *why = cannot_start_again(options);
     why             = why != NULL ? why : contradicts_folder(options);
     why             = why != NULL ? why : no_chaos(options);
-    why             = why != NULL ? why : no_backups(options, hosts);
     why             = why != NULL ? why : cannot_grow(options);
     why             = why != NULL ? why : cannot_group(options, hosts);
     why             = why != NULL ? why : cuts_another_log(options);

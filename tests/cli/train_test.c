@@ -437,6 +437,7 @@ static void unsupported_backup_workers_are_refused(void **state)
 {
     static const char *const cases[][2] = {
         { "train mlp " DATA "--hosts 2 ", "--backup-workers is for workers of one host" },
+        { "plan mlp " DATA "--hosts 2 ", "--backup-workers is for workers of one host" },
         { "train mlp " DATA "--on-failure continue ", "continue after losing workers" },
         { "train mlp " DATA "--strategy zero2 ", "take --strategy ddp or zero1" },
         { "train mlp " DATA "--backup-workers 2 ", "--backup-workers 2 of --workers 2" },

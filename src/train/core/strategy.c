@@ -35,6 +35,9 @@ static lk_status check_hosts(const lk_train_config *config, uint32_t hosts)
         return lk_fail(LK_EINVAL,
                        "`buddies` 2 is for `strategy` zero1 to zero3: with ddp, and with "
                        "hybrid in several groups, other hosts have what a lost one had");
+    if (config->elastic.backup_workers > 0 && hosts > 1)
+        return lk_fail(LK_EINVAL, "`backup_workers` is for workers of one host: with several, "
+                                  "leave it out");
     return LK_OK;
 }
 
