@@ -251,7 +251,18 @@ typedef struct {
 static const char bold[] = "\033[1m", dim[] = "\033[2m", green[] = "\033[32m",
                   yellow[] = "\033[33m", red[] = "\033[31m", cyan[] = "\033[36m";
 
-/* Writes text, cut at the right edge. */
+/* Returns the length of a control character in UTF-8, which could give orders to the terminal; 0:
+ * `at` is none. */
+static size_t control_bytes(const char *at)
+{
+    const unsigned char *c = (const unsigned char *)at;
+    if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0)
+        return 2;
+    return c[0] < ' ' || c[0] == 0x7f;
+}
+
+/* Writes text, cut at the right edge, and with ? for control characters, which names of files and
+ * texts of logs may have. */
 __attribute__((format(printf, 3, 4))) static void put(painter *p, const char *color,
                                                       const char *format, ...)
 {
@@ -269,7 +280,9 @@ __attribute__((format(printf, 3, 4))) static void put(painter *p, const char *co
         if (begins && p->column == p->screen->columns)
             break;
         p->column += begins;
-        fputc(*at, p->out);
+        size_t control = control_bytes(at);
+        fputc(control > 0 ? '?' : *at, p->out);
+        at += control > 1;
     }
     fputs(colored ? "\033[0m" : "", p->out);
 }

@@ -204,6 +204,25 @@ static void bad_lines_do_no_harm(void **state)
     free(draw(&top, &screen));
 }
 
+/* A name of a file and texts of a log may not clear the screen, or change the terminal's title. */
+static void control_characters_are_not_drawn(void **state)
+{
+    static lki_top       top;
+    const lki_top_screen screen = { .columns = 120, .rows = 40, .now = 1060 };
+    (void)state;
+    fill(&top, 60);
+    top.path = "a\033[2Jb\177c\xc2\x9b" "2Jd\xc3\xa9";
+    add(&top, "{\"step\": 9, \"workers\": [{\"rank\": 0, \"hostname\": \"x\\u001b]0;y\\u0007\"}]}");
+    add(&top, "{\"step\": 9, \"checkpoint\": 9, \"error\": \"no\\u009b2J\\nspace\"}");
+    char *text = draw(&top, &screen);
+    assert_non_null(strstr(text, "a?[2Jb?c?2Jd\xc3\xa9"));
+    assert_non_null(strstr(text, "x?]0;y?"));
+    assert_non_null(strstr(text, "no?2J?space"));
+    assert_null(strpbrk(text, "\033\007\177"));
+    assert_null(strstr(text, "\xc2\x9b"));
+    free(text);
+}
+
 static void a_log_is_read_as_it_grows(void **state)
 {
     static lki_top top;
@@ -239,6 +258,7 @@ int main(void)
         cmocka_unit_test(logs_of_programs_are_shown),
         cmocka_unit_test(bad_lines_do_no_harm),
         cmocka_unit_test(a_log_is_read_as_it_grows),
+        cmocka_unit_test(control_characters_are_not_drawn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +15,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/status.h"
 #include "lockstep/launch.h"
 
-enum { DIGITS = 2 * LK_JOB_KEY_BYTES };
+enum { DIGITS = 2 * LK_JOB_KEY_BYTES, PATIENCE_MS = 10000 };
 
 lk_status lk_job_key_new(const char *path)
 {
@@ -58,13 +60,28 @@ static lk_status check_file(int fd, const char *from)
     return LK_OK;
 }
 
+/* Waits until a read does not block.  A named pipe may have no writer, and a program that asks for
+ * a password may never answer. */
+static lk_status await_bytes(int fd, int64_t end_ms, const char *from)
+{
+    struct pollfd source = {.fd = fd, .events = POLLIN};
+    int64_t       left   = end_ms - lki_now_ms();
+    int           ready  = poll(&source, 1, left > 0 ? (int)left : 0);
+
+    if (ready > 0 || (ready < 0 && errno == EINTR))
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "no job key came from %s within %d s", from, PATIENCE_MS / 1000);
+}
+
 /* Reads the key's digits and trailing white space, and refuses all other bytes. */
 static lk_status read_digits(char text[DIGITS + 8], int fd, const char *from)
 {
-    size_t used = 0;
+    size_t  used = 0;
+    int64_t end  = lki_now_ms() + PATIENCE_MS;
     for (;;) {
+        LK_TRY(await_bytes(fd, end, from));
         ssize_t got = read(fd, text + used, DIGITS + 7 - used);
-        if (got < 0 && errno == EINTR)
+        if (got < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (got < 0)
             return lk_fail(LK_EINVAL, "cannot read the job key from %s: %s", from, strerror(errno));
@@ -91,7 +108,7 @@ static lk_status open_source(int *fd, const char *from)
         *fd = (int)number;
         return LK_OK;
     }
-    *fd = open(from, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    *fd = open(from, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     return *fd >= 0 ? LK_OK : lk_fail(LK_EINVAL, "cannot open the job key %s: %s", from,
                                       strerror(errno));
 }

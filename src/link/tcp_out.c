@@ -20,6 +20,14 @@
 
 enum { RETRY_MS_MIN = 10, RETRY_MS_MAX = 500 };
 
+/* Returns what to look at if a peer was never reached. */
+static const char *advice(const lki_lane *lane)
+{
+    return lane->tcp->reached[lane->peer]
+               ? ""
+               : " (a firewall between the hosts must let all unprivileged ports through)";
+}
+
 /* Ends this attempt to connect.  Also ends the lane if the failure is `final` or the deadline has
  * passed. */
 __attribute__((format(printf, 3, 4))) static lk_status failed(lki_lane *lane, bool final,
@@ -39,8 +47,8 @@ __attribute__((format(printf, 3, 4))) static lk_status failed(lki_lane *lane, bo
         (void)snprintf(why, sizeof why, "%s: %s", lane->address, reason);
         lki_tcp_break(lane, why);
     } else if (now >= lane->deadline_ms) {
-        (void)snprintf(why, sizeof why, "%s: no connection within %lld ms: %s", lane->address,
-                       (long long)limit, reason);
+        (void)snprintf(why, sizeof why, "%s: no connection within %lld ms: %.80s%s", lane->address,
+                       (long long)limit, reason, advice(lane));
         lki_tcp_break(lane, why);
     } else {
         lane->attempts++;
@@ -235,8 +243,8 @@ lk_status lki_tcp_retry(lki_tcp *tcp, int64_t now_ms, int64_t *next_ms)
         if (lane->state == LKI_LANE_WAITING && lane->retry_ms <= now_ms)
             LK_TRY(attempt(lane));
         else if (lane->state == LKI_LANE_CONNECTING && lane->deadline_ms <= now_ms)
-            LK_TRY(
-                failed(lane, true, "no answer within %lld ms", (long long)tcp->options.connect_ms));
+            LK_TRY(failed(lane, true, "no answer within %lld ms%s",
+                          (long long)tcp->options.connect_ms, advice(lane)));
     }
     for (lki_lane *lane = tcp->travellers; lane != NULL; lane = lane->next) {
         int64_t at = lane->state == LKI_LANE_WAITING ? lane->retry_ms : lane->deadline_ms;

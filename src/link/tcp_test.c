@@ -453,6 +453,7 @@ static void an_absent_peer_is_reported(void **state)
         assert_true(wait_once(&w, 0, 1, 0, PATIENCE_MS).writable);
         fails_with(put(&w, 0, 1, 0, "x", 1, &moved), "no connection within 100 ms");
         fails_with(put(&w, 0, 1, 0, "x", 1, &moved), published ? "Connection refused" : "rank 1: ");
+        fails_with(put(&w, 0, 1, 0, "x", 1, &moved), "firewall");
         world_close(&w);
     }
 }

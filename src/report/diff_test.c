@@ -1,5 +1,7 @@
 /* diff_test.c -- finding differences between logs, checkpoints and runs.  Each test first sees that
  * equal ones are equal, and then changes one thing. */
+#include <sys/stat.h>
+
 #include "report/report_testing.h"
 
 #include <jansson.h>
@@ -385,6 +387,23 @@ static void group_values(void **state)
     assert_int_equal(o.first.worker_count, 2);
 }
 
+/* A log is read twice, so a pipe would have a different one at the second time. */
+static void pipes(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "pipe", "pipe.safetensors" };
+    bool                     equal;
+    outcome                  o;
+    const char              *log = lkt_write("b.jsonl", "w", LKT_LOG);
+    for (size_t i = 0; i < 2; i++) {
+        const char *pipe = lkt_path(names[i]);
+        assert_int_equal(mkfifo(pipe, 0600), 0);
+        assert_int_equal(lk_diff(pipe, log, remember, &o, &equal), LK_EINVAL);
+        assert_non_null(strstr(lk_error_last()->message, "is no regular file"));
+        assert_int_equal(lk_diff(log, pipe, remember, &o, &equal), LK_EINVAL);
+    }
+}
+
 static void trouble(void **state)
 {
     (void)state;
@@ -420,6 +439,7 @@ int main(void)
         cmocka_unit_test(other_tensors),
         cmocka_unit_test(group_values),
         cmocka_unit_test(trouble),
+        cmocka_unit_test(pipes),
         cmocka_unit_test(without_ends),
         cmocka_unit_test(nothing_in_common),
         cmocka_unit_test(older_steps),

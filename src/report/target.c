@@ -218,6 +218,11 @@ lk_status lki_target_find(lki_target *out, const char *path)
             lki_target_free(out);
         return status;
     }
+    if (!S_ISREG(info.st_mode))
+        return lk_fail(LK_EINVAL,
+                       "'%s' is no regular file: logs and tensors are read more than once, so copy "
+                       "what a pipe has into a file first",
+                       path);
     out->is_tensors = ends_with(path, ".safetensors");
     if (!out->is_tensors)
         (void)snprintf(out->log, sizeof out->log, "%s", path);

@@ -95,22 +95,23 @@ static char self[SELF_BYTES];
 
 #define WORKERS "-n 2 --timeout 20 --nnodes 2 --rendezvous tcp://10.77.0.1:29400 --job-key key"
 
-static void start(nodes *j)
+/* Starts both hosts.  `before` is a line of shell that each of them runs before its launcher. */
+static void start(nodes *j, const char *before)
 {
     static char line[9000];
 
     (void)snprintf(line, sizeof line,
                    "exec unshare -n -u sh -c 'hostname far; ip link set lo up; echo $$ >pid1\n"
                    "until ip addr add 10.77.0.2/24 dev v1 2>/dev/null; do sleep 0.05; done\n"
-                   "ip link set v1 up; exec '$L' run --node-rank 1 %s %.4000s worker'", WORKERS,
-                   self);
+                   "ip link set v1 up; %s; exec '$L' run --node-rank 1 %s %.4000s worker'",
+                   before, WORKERS, self);
     (void)node_start(j, line);
     (void)snprintf(line, sizeof line,
                    "exec unshare -n -u sh -c 'hostname near; ip link set lo up\n"
                    "until test -s pid1; do sleep 0.05; done\n"
                    "ip link add v0 type veth peer name v1 netns $(cat pid1)\n"
                    "ip addr add 10.77.0.1/24 dev v0; ip link set v0 up\n"
-                   "exec '$L' run --node-rank 0 %s %.4000s worker'", WORKERS, self);
+                   "%s; exec '$L' run --node-rank 0 %s %.4000s worker'", before, WORKERS, self);
     (void)node_start(j, line);
 }
 
@@ -131,7 +132,7 @@ static void a_cut_link_is_found_and_named(void **state)
         skip();
     }
     nodes_begin(&j, *state);
-    start(&j);
+    start(&j, ":");
     for (uint32_t i = 0; i < 2; i++) {
         const char *other = i == 0 ? "near" : "far"; /* node 0 was started last */
         const char *err   = node_wait(&j, i)->err;
@@ -143,12 +144,35 @@ static void a_cut_link_is_found_and_named(void **state)
     }
 }
 
+/* Blocks the ports of the workers.  Expects the address and the reason, and not only that a rank
+ * does not answer. */
+static void a_firewall_is_found_and_named(void **state)
+{
+#define BLOCK "ip rule add ipproto tcp sport 30000-65534 dport 30000-65534 pref 1 unreachable"
+    static nodes j;
+
+    if (geteuid() != 0 || system("unshare -n -u sh -c 'ip link add v0 type veth peer name v1 && "
+                                 BLOCK " && command -v hostname' >/dev/null 2>&1") != 0) {
+        print_message("skipped: no right, or no tools, to make a network with a firewall\n");
+        skip();
+    }
+    nodes_begin(&j, *state);
+    start(&j, BLOCK);
+    for (uint32_t i = 0; i < 2; i++) {
+        const char *err = node_wait(&j, i)->err;
+        const char *words = "no connection within 15000 ms: Network is unreachable (a firewall ";
+        if (strstr(err, words) == NULL || strstr(err, "10.77.0.") == NULL || j.ended[i].status == 0)
+            nodes_fail(&j, "node %u ends with %d", i, j.ended[i].status);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (self_is_worker(self, argc, argv))
         return worker();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_cut_link_is_found_and_named),
+        cmocka_unit_test(a_firewall_is_found_and_named),
     };
     return cmocka_run_group_tests_name("hosts.cut", tests, make_folder_with_key, remove_folder);
 }

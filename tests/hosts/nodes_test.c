@@ -224,7 +224,8 @@ static void nodes_of_other_jobs_are_refused(void **state)
     static nodes          j;
 
     (void)run_shell(&r, *state, LK_TEST_COMMAND " key other; cp key wide; chmod 640 wide; "
-                                                "head -c 63 key > short; chmod 600 short");
+                                                "head -c 63 key > short; chmod 600 short; "
+                                                "mkfifo -m 600 pipe");
     nodes_begin(&j, *state);
     (void)node_start(&j, "exec $L run --nnodes 2 --node-rank 0 $R -n 1 true");
     (void)node_start(&j, "exec $L run --nnodes 2 --node-rank 1 $R --job-key other -n 1 true");
@@ -243,6 +244,7 @@ static void nodes_of_other_jobs_are_refused(void **state)
     static const char *const refused[][2] = {
         { "--job-key wide", "is open to others than its owner (mode 640): chmod 600 it" },
         { "--job-key short", "holds no job key" },
+        { "--job-key pipe", "no job key came from pipe within 10 s" },
         { "--job-key none", "cannot open the job key none" },
         { "--job-key fd:77", "fd:77 is no descriptor that is open" },
         { "--job-key key --insecure", "needs one of --job-key FILE" },

@@ -105,6 +105,8 @@ static void refused(void *comm, lki_refusal why, const char *text)
     lki_launcher_note(((const lk_comm *)comm)->self->socket, text);
 }
 
+/* The link gives up connecting before the ranks give up waiting for each other, because the link
+ * knows the address and the reason. */
 static lk_status listen_for_others(lki_link **out, lk_comm *local, const unsigned char *key)
 {
     const lki_board *board   = local->board;
@@ -116,7 +118,7 @@ static lk_status listen_for_others(lki_link **out, lk_comm *local, const unsigne
                                  .address_of = address_of,
                                  .refused    = refused,
                                  .context    = local,
-                                 .connect_ms = local->timeout_ms };
+                                 .connect_ms = local->timeout_ms - local->timeout_ms / 4 };
     memcpy(options.job, board->job.id, sizeof options.job);
     return lki_tcp_open(out, &options);
 }

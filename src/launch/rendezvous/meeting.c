@@ -325,8 +325,9 @@ static void describe_missing(const lki_server *server, char *out, size_t bytes)
         used += (size_t)snprintf(out + used, bytes - used, "; with %u there, the job begins only "
                                  "when there are %u", server->admitted, server->options.least);
     if (server->last[0] != '\0')
-        (void)snprintf(out + used, bytes - used, " (%u connections were refused; the last to go: "
-                       "%.180s)", server->refused, server->last);
+        (void)snprintf(out + used, bytes - used, " (%u connection%s refused; the last to go: "
+                       "%.180s)", server->refused, server->refused == 1 ? " was" : "s were",
+                       server->last);
 }
 
 void lki_seats_wait(lki_server *server, int64_t now)
