@@ -15,6 +15,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "cli/cgroup.h"
 #include "cli/commands.h"
 #include "cli/nodes.h"
 #include "cli/workers.h"
@@ -47,21 +48,6 @@ static void say(report *r, finding kind, const char *what, const char *format, .
 
 /* ---- Reading kernel files ---------------------------------------------------------------- */
 
-/* Reads the beginning of a small file, without its last newline.  Returns false if the file cannot
- * be read. */
-static bool read_text(const char *path, char *text, size_t bytes)
-{
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return false;
-    size_t got = fread(text, 1, bytes - 1, file);
-    (void)fclose(file);
-    while (got > 0 && text[got - 1] == '\n')
-        got--;
-    text[got] = '\0';
-    return true;
-}
-
 /* Returns the number of bytes in a line "KEY: 123 kB" of /proc/meminfo; 0 if there is no such
  * line. */
 static uint64_t memory_line(const char *key)
@@ -69,7 +55,7 @@ static uint64_t memory_line(const char *key)
     char               text[4096];
     unsigned long long kib = 0;
 
-    if (!read_text("/proc/meminfo", text, sizeof text))
+    if (!lki_read_text("/proc/meminfo", text, sizeof text))
         return 0;
     const char *line = strstr(text, key);
     if (line == NULL || sscanf(line + strlen(key), ": %llu", &kib) != 1)
@@ -77,74 +63,12 @@ static uint64_t memory_line(const char *key)
     return (uint64_t)kib * 1024;
 }
 
-/* Reads a file of this process's cgroup under a controller ("" for cgroup 2).  In a container the
- * path may be the host's; then the root directory is the process's group. */
-static bool cgroup_read(const char *controller, const char *file, char *text, size_t bytes)
-{
-    char all[4096], path[1024];
-
-    if (!read_text("/proc/self/cgroup", all, sizeof all))
-        return false;
-    for (char *line = strtok(all, "\n"); line != NULL; line = strtok(NULL, "\n")) {
-        char *name = strchr(line, ':');
-        char *place = name != NULL ? strchr(name + 1, ':') : NULL;
-        if (place == NULL)
-            continue;
-        *place++ = '\0';
-        if (strcmp(name + 1, controller) != 0)
-            continue;
-        const char *slash = controller[0] != '\0' ? "/" : "";
-        (void)snprintf(path, sizeof path, "/sys/fs/cgroup%s%s%.500s/%s", slash, controller, place,
-                       file);
-        if (read_text(path, text, bytes))
-            return true;
-        (void)snprintf(path, sizeof path, "/sys/fs/cgroup%s%s/%s", slash, controller, file);
-        return read_text(path, text, bytes);
-    }
-    return false;
-}
-
-/* Returns the number of cores whose time the cgroup grants; 0 if it has no limit. */
-static double cgroup_cores(void)
-{
-    char   text[64];
-    double quota = 0, period = 0;
-
-    if (cgroup_read("", "cpu.max", text, sizeof text))
-        return sscanf(text, "%lf %lf", &quota, &period) == 2 && period > 0 ? quota / period : 0;
-    if (!cgroup_read("cpu", "cpu.cfs_quota_us", text, sizeof text)
-        || sscanf(text, "%lf", &quota) != 1 || quota <= 0
-        || !cgroup_read("cpu", "cpu.cfs_period_us", text, sizeof text)
-        || sscanf(text, "%lf", &period) != 1 || period <= 0)
-        return 0;
-    return quota / period;
-}
-
-/* Returns the number of bytes that the cgroup still grants; UINT64_MAX if it has no limit. */
-static uint64_t cgroup_memory(void)
-{
-    static const char *const places[2][3] = {
-        { "", "memory.max", "memory.current" },
-        { "memory", "memory.limit_in_bytes", "memory.usage_in_bytes" },
-    };
-    char               text[64];
-    unsigned long long limit, used;
-
-    for (int i = 0; i < 2; i++)
-        if (cgroup_read(places[i][0], places[i][1], text, sizeof text)
-            && sscanf(text, "%llu", &limit) == 1 && limit < 1ULL << 60
-            && cgroup_read(places[i][0], places[i][2], text, sizeof text)
-            && sscanf(text, "%llu", &used) == 1)
-            return limit > used ? limit - used : 0;
-    return UINT64_MAX;
-}
-
 /* ---- The checks -------------------------------------------------------------------------- */
 
 static void check_cores(report *r)
 {
     long   online = sysconf(_SC_NPROCESSORS_ONLN);
-    double quota  = cgroup_cores();
+    double quota  = lki_cgroup_cores();
 
     r->cores = lki_core_count();
     if (quota > 0 && quota < r->cores) {
@@ -195,7 +119,7 @@ static void check_topology(report *r, uint32_t workers, lk_bind bind)
 static bool has_tiles(void)
 {
     char text[4096];
-    return read_text("/proc/cpuinfo", text, sizeof text) && strstr(text, " amx_bf16") != NULL;
+    return lki_read_text("/proc/cpuinfo", text, sizeof text) && strstr(text, " amx_bf16") != NULL;
 }
 
 /* Prints the measured rates of every instruction set that this processor has. */
@@ -236,7 +160,7 @@ static void check_isa(report *r)
 
 static void check_memory(report *r)
 {
-    uint64_t free_bytes = memory_line("MemAvailable"), granted = cgroup_memory();
+    uint64_t free_bytes = memory_line("MemAvailable"), granted = lki_cgroup_memory();
     bool     limited    = granted < free_bytes;
     double   gib        = (double)(limited ? granted : free_bytes) / (double)(1 << 30);
 
@@ -257,7 +181,7 @@ static void check_huge_pages(report *r)
     static const char *const path = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
     char                     text[128];
 
-    if (!read_text(path, text, sizeof text)) {
+    if (!lki_read_text(path, text, sizeof text)) {
         say(r, FOUND_WARN, "huge pages", "not in this kernel: shared memory has small pages");
         return;
     }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/cgroup.h"
 #include "cli/train.h"
 #include "cli/values.h"
 #include "cli/workers.h"
@@ -179,6 +180,21 @@ void lki_train_use_cores(train_options *o)
                    o->config.threads);
 }
 
+/* Prints that the default is more workers or threads than the cgroup grants the time of. */
+static void print_quota(const train_options *o)
+{
+    const lk_train_config *c       = &o->config;
+    const double           granted = lki_cgroup_cores();
+    const uint32_t         threads = c->threads > 0 ? c->threads : 1;
+    if (granted <= 0 || granted >= (double)c->workers * threads || c->workers * threads == 1)
+        return;
+    const uint32_t cores = granted >= 1 ? (uint32_t)granted : 1;
+    const uint32_t most  = cores < c->workers ? cores : c->workers;
+    fprintf(stderr, "note: the cgroup grants the time of %.1f cores: --workers %u --threads %u is "
+                    "as fast, and needs less memory (with the same result)\n", granted, most,
+            cores / most);
+}
+
 /* Prints which cores have no work of their own, and what would give it to them. */
 static void print_cores(const train_options *o)
 {
@@ -188,6 +204,8 @@ static void print_cores(const train_options *o)
     char                   shared[48] = "";
     fprintf(stderr, "workers: %u with %u thread%s each, on %u core%s\n", c->workers, threads,
             threads == 1 ? "" : "s", cores, cores == 1 ? "" : "s");
+    if (!is_given(o, "workers") && !is_given(o, "threads"))
+        print_quota(o);
     if (is_given(o, "workers") || c->workers != c->virtual_workers || c->workers >= cores ||
         c->exchange.clients.count > 0 || lki_nodes_least(&o->nodes) > 0)
         return;
