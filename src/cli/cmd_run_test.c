@@ -52,6 +52,11 @@ static void reports_the_first_failure(void **state)
     assert_non_null(strstr(said, "\n(if nobody sent SIGKILL, the kernel did for lack of memory"));
     assert_run("$L run -n 2 -- sh -c 'test $RANK = 1 || kill -BUS $$; sleep 30'", 128 + 7,
                "\n(usually a file was truncated while it was read, such as the data: restore it)");
+    for (int i = 8; i < 14; i++) {
+        char line[80];
+        (void)snprintf(line, sizeof line, "ulimit -n %d; $L run -n 4 --no-prefix -- true", i);
+        assert_run(line, 1, "Too many open files; ulimit -n allows how many descriptors");
+    }
     assert_run("$L run -n 2 no-such-program", 127, "cannot run no-such-program");
     assert_run("$L run -n 2 /", 126, "cannot run /");
 }

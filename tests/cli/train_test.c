@@ -246,7 +246,10 @@ static void a_trained_gpt_generates_text(void **state)
 
     run_command(&r, *state, "sample run --weights ema");
     assert_int_equal(r.status, 1);
-    assert_says(r.err, "run has no tensor wte.weight.ema");
+    assert_says(r.err, "run has no tensor wte.weight.ema: the run was without --ema");
+    run_command(&r, *state, "export run --weights ema --out none");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "'run' has no moving means: the run was without --ema");
 
     run_command(&r, *state, "sample run/step-00000100/model.safetensors");
     assert_int_equal(r.status, 2);

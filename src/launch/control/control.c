@@ -92,6 +92,19 @@ int lki_control_fd(const lki_control *control)
     return control->fd;
 }
 
+const char *lki_remedy(int number)
+{
+    switch (number) {
+    case EMFILE:
+    case ENFILE:
+        return "; ulimit -n allows how many descriptors there are, and a worker needs four";
+    case ENOSYS:
+        return "; Linux 5.3 or newer is needed";
+    default:
+        return "";
+    }
+}
+
 lk_status lki_control_socket(lki_control *control, uint32_t rank, int *worker_end,
                              int *launcher_end)
 {
@@ -100,7 +113,8 @@ lk_status lki_control_socket(lki_control *control, uint32_t rank, int *worker_en
     LK_ASSERT(*lki_control_socket_of(control, rank) < 0);
     *worker_end = *launcher_end = -1;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-        return lk_fail(LK_EIO, "a socket for rank %u: %s", rank, strerror(errno));
+        return lk_fail(LK_EIO, "a socket for rank %u: %s%s", rank, strerror(errno),
+                       lki_remedy(errno));
     *lki_control_socket_of(control, rank) = *launcher_end = ends[0];
     *worker_end                               = ends[1];
     return LK_OK;

@@ -29,6 +29,10 @@ void lki_control_free(lki_control *control);
  * flag. */
 int lki_control_fd(const lki_control *control);
 
+/* Returns the end of a message about a call that failed with this number of errno: what to do; ""
+ * for most numbers. */
+const char *lki_remedy(int number);
+
 /* Creates a socket pair for a rank; both ends are close-on-exec.  The caller owns *worker_end, for
  * the child.  *launcher_end is borrowed, for poll() and lki_control_serve(). */
 LK_NODISCARD lk_status lki_control_socket(lki_control *control, uint32_t rank, int *worker_end,

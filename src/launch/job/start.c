@@ -34,8 +34,7 @@ lk_status lki_pipe_open(int ends[2])
     ends[0] = ends[1] = -1;
     if (pipe2(ends, O_CLOEXEC) == 0)
         return LK_OK;
-    return lk_fail(LK_EIO, "cannot make a pipe: %s; ulimit -n allows how many descriptors there "
-                           "are, and a worker needs four", strerror(errno));
+    return lk_fail(LK_EIO, "cannot make a pipe: %s%s", strerror(errno), lki_remedy(errno));
 }
 
 /* Opens pipes for the worker's output; `plan` receives the worker's ends. */
@@ -76,8 +75,8 @@ static lk_status start_planned(lki_job *job, lki_spawn_plan *plan, lki_worker_fa
     lki_control_started(job->control, plan->rank, (int32_t)worker->pid);
     worker->pidfd = lki_pidfd_open(worker->pid); /* always close-on-exec */
     if (worker->pidfd < 0)
-        return lk_fail(LK_EUNSUPPORTED, "cannot watch worker %u: pidfd_open: %s; Linux 5.3 or "
-                                        "newer is needed", plan->rank, strerror(errno));
+        return lk_fail(LK_EUNSUPPORTED, "cannot watch worker %u: pidfd_open: %s%s", plan->rank,
+                       strerror(errno), lki_remedy(errno));
     return LK_OK;
 }
 

@@ -245,7 +245,8 @@ static lk_status find_values(const lki_trained *t, const char *name, lk_shape sh
     size_t           count  = lk_shape_count(shape);
     if (tensor == NULL)
         return lk_fail(LK_EFORMAT, "%s has no tensor %s%s", t->path, name,
-                       weights == LK_WEIGHTS_EMA ? ".ema" : "");
+                       weights == LK_WEIGHTS_EMA ? ".ema: the run was without `optimizer.ema`"
+                                                 : "");
     if (tensor->dtype != LK_F32 || !lki_init_fits(name, shape, tensor->shape))
         return lk_fail(LK_EFORMAT, "%s: %s has another shape or type than the model's FP32 tensor",
                        t->path, name);

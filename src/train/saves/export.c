@@ -284,8 +284,10 @@ static lk_status plan_weights(exporter *e)
                        e->adapters ? "base_model.model." : "", prefix, name);
         e->tensors[i] = (lk_tensor){ e->names[i], dtype, e->params[i].shape, NULL };
     }
-    e->averaged = e->options->weights == LK_WEIGHTS_EMA ||
-                  (e->options->weights == LK_WEIGHTS_DEFAULT && has_means(e));
+    e->averaged = e->options->weights != LK_WEIGHTS_MODEL && has_means(e);
+    if (e->options->weights == LK_WEIGHTS_EMA && !e->averaged)
+        return lk_fail(LK_EINVAL, "'%s' has no moving means: the run was without `optimizer.ema`",
+                       e->options->path);
     return LK_OK;
 }
 
