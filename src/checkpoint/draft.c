@@ -306,8 +306,11 @@ static lk_status publish(lki_draft *d)
 {
     LK_TRY(lki_directory_sync(d->temporary));
     if (rename(d->temporary, d->final) != 0)
-        return lk_fail(LK_EIO, "cannot rename '%s' to '%s': %s", d->temporary, d->final,
-                       strerror(errno));
+        return errno == ENOTEMPTY || errno == EEXIST
+                   ? lk_fail(LK_EINVAL, "another process has written '%s' meanwhile, which is "
+                                        "never overwritten", d->final)
+                   : lk_fail(LK_EIO, "cannot rename '%s' to '%s': %s", d->temporary, d->final,
+                             strerror(errno));
     lk_status status = lki_directory_sync(d->dir);
     if (status != LK_OK && rename(d->final, d->temporary) != 0)
         d->temporary[0] = '\0'; /* complete under its final name, but perhaps not durable yet */

@@ -2,13 +2,14 @@
  *
  * Method: the linker replaces C library functions by those below (sweep_test.wrap lists them).
  *         They do what another writer can do just then: it takes the new directory for one that a
- *         killed process has left, and removes it.
+ *         killed process has left, and removes it, or it publishes the same step.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <sys/file.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "checkpoint/checkpoint_testing.h"
@@ -16,7 +17,7 @@
 
 #include <cmocka.h>
 
-typedef enum { NEVER, MADE, OPENED, LOCKING } moment;
+typedef enum { NEVER, MADE, OPENED, LOCKING, PUBLISHED } moment;
 
 static moment   when;
 static unsigned times; /* number of times that the directory will be removed */
@@ -45,11 +46,24 @@ static void sweep(void)
     when = now;
 }
 
+/* The other writer is a child, because names of temporary directories have the process's id. */
+static void publish(void)
+{
+    int         end   = -1;
+    const pid_t child = fork();
+    if (child == 0)
+        _exit(small_write(folder, 1, 0) == LK_OK ? 0 : 1);
+    assert_int_equal(waitpid(child, &end, 0), child);
+    assert_int_equal(end, 0);
+}
+
 int __wrap_mkdir(const char *path, mode_t mode)
 {
     int made = __real_mkdir(path, mode);
     if (made == 0 && acts(MADE, path))
         sweep();
+    if (made == 0 && acts(PUBLISHED, path))
+        publish();
     return made;
 }
 
@@ -99,10 +113,27 @@ static void a_draft_that_is_swept_is_made_again(void **state)
     assert_int_equal(entries(folder, ".tmp-"), 0);
 }
 
+/* Another writer publishes the same step first. */
+static void a_step_of_another_writer_is_kept(void **state)
+{
+    (void)state;
+    lk_checkpoint *c;
+    when  = PUBLISHED;
+    times = 1;
+    assert_int_equal(small_write(folder, 1, 0), LK_EINVAL);
+    assert_non_null(strstr(lk_error_last()->message, "another process has written"));
+    when = NEVER;
+    assert_int_equal(lk_checkpoint_open_step(&c, folder, 1), LK_OK);
+    lk_checkpoint_free(c);
+    assert_int_equal(entries(folder, ".tmp-"), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_draft_that_is_swept_is_made_again, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(a_step_of_another_writer_is_kept, make_folder,
                                         remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

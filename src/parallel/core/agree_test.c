@@ -163,7 +163,7 @@ static void replicas_find_other_rates(void **state)
 
 static void rates_that_are_no_numbers_are_refused(void **state)
 {
-    static const double rates[] = { NAN, HUGE_VAL, -HUGE_VAL };
+    static const double rates[] = { (double)NAN, HUGE_VAL, -HUGE_VAL };
     lk_comm            *comm;
     lk_parallel        *p;
     lk_parallel_turn    turn;
