@@ -345,6 +345,8 @@ static const struct {
       "'d/command.json' line 1: " },
     { "run -n 0 ./program", "-n 0: must be an integer from 1 to" },
     { "run -n 1 --nnodes 2 --insecure --rendezvous tcp://h ./program", "is no rendezvous" },
+    { "run -n 1 --nnodes 2 --insecure --rendezvous tcp://[fe80::1]:29400 ./program",
+      "a link-local address needs this host's interface" },
     { "run", "-n N is missing: number of copies of the program to start" },
     { "verify nothing --step 1", "nothing is no directory of a run, no statement, and no model" },
     { "verify a.jsonl --step 1 2>/dev/null; echo '{\"step\": 0}' >a.jsonl; " LK_TEST_COMMAND

@@ -113,6 +113,32 @@ static void a_slow_reader_does_not_end_the_job(void **state)
     (void)unlink(path);
 }
 
+/* Checks that a request to stop limits the wait for a reader, with and without a keeper. */
+static void a_stop_request_does_not_await_the_reader(void **state)
+{
+    static const char *const modes[] = { "", "--on-failure continue" };
+    static nodes             j;
+    char                     path[64], line[512];
+    (void)snprintf(path, sizeof path, "%s/slow", (const char *)*state);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    for (size_t i = 0; i < 2; i++) {
+        int fd = open(path, O_RDWR | O_CLOEXEC);
+        assert_true(fd >= 0);
+        nodes_begin(&j, *state);
+        (void)snprintf(line, sizeof line, "exec $L run -n 1 %s sh -c 'trap \"exit 75\" TERM; "
+                       "head -c 150000 /dev/zero; echo ready >&2; while :; do sleep 0.05; done' "
+                       ">slow", modes[i]);
+        (void)node_start(&j, line);
+        for (double since = seconds_now(); strstr(node_said(&j, 0, "err"), "ready") == NULL; nap())
+            if (seconds_now() - since > LIMIT_SECONDS)
+                nodes_fail(&j, "the worker does not print");
+        assert_int_equal(kill(j.pid[0], SIGTERM), 0);
+        node_ends(&j, 0, 75, "they are left out, because the job was asked to stop");
+        (void)close(fd);
+    }
+    (void)unlink(path);
+}
+
 static void a_stop_request_reaches_every_node(void **state)
 {
     static const char polite[] = "sh -c 'trap \"echo asked; exit 75\" TERM INT; echo ready; "
@@ -333,6 +359,7 @@ int main(void)
         cmocka_unit_test(a_failure_is_reported_on_every_node),
         cmocka_unit_test(the_last_node_ends_the_job),
         cmocka_unit_test(a_slow_reader_does_not_end_the_job),
+        cmocka_unit_test(a_stop_request_does_not_await_the_reader),
         cmocka_unit_test(a_stop_request_reaches_every_node),
         cmocka_unit_test(a_second_request_ends_all),
         cmocka_unit_test(a_signal_ends_the_wait_for_nodes),

@@ -243,6 +243,7 @@ _Noreturn void lki_coordinate(lki_job *job, int channel)
         st = lki_watch(job);
     if (st == LK_OK)
         shared->weight = lki_judge(job, &shared->result);
+    shared->stop_signal = job->stop_signal;
     shared->error = st == LK_OK ? (lk_error){.status = LK_OK} : *lk_error_last();
     atomic_store(&shared->done, true);
     /* host_watchdog.c reads this status like a worker's. */

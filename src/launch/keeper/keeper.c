@@ -331,8 +331,9 @@ lk_status lki_keep(lki_job *job, uint32_t *weight, lk_launch_result *result)
     const lki_shared *shared = lki_keeper_of(job)->shared;
     if (shared->error.status != LK_OK)
         return lki_fail_again(&shared->error);
-    *weight = shared->weight;
-    *result = shared->result;
+    *weight          = shared->weight;
+    *result          = shared->result;
+    job->stop_signal = shared->stop_signal;
     return LK_OK;
 }
 

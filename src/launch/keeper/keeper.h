@@ -85,6 +85,7 @@ typedef struct {
     atomic_bool      lost;   /* node 0 is lost */
     atomic_bool      done;   /* the job has ended, with the result below */
     uint32_t         weight;
+    int              stop_signal; /* as in lki_job */
     lk_launch_result result;
     lk_error         error;  /* LK_OK: none */
 } lki_shared;

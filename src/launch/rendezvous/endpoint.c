@@ -22,6 +22,14 @@ static bool is_port(const char *text)
     return length >= 1 && length <= 5 && value >= 1 && value <= 65535;
 }
 
+/* Returns true for a link-local address without %INTERFACE, to which no route leads. */
+static bool is_without_interface(const char *host)
+{
+    struct in6_addr address;
+
+    return inet_pton(AF_INET6, host, &address) == 1 && IN6_IS_ADDR_LINKLOCAL(&address);
+}
+
 lk_status lki_endpoint_parse(lki_endpoint *out, const char *text)
 {
     static const char scheme[] = "tcp://";
@@ -29,6 +37,9 @@ lk_status lki_endpoint_parse(lki_endpoint *out, const char *text)
                 && lki_address_split(text + sizeof scheme - 1, out->host, out->port) == LK_OK
                 && is_port(out->port);
 
+    if (good && is_without_interface(out->host))
+        return lk_fail(LK_EINVAL, "\"%.160s\" is no rendezvous: a link-local address needs this "
+                       "host's interface to node 0, as in tcp://[fe80::1%%eth0]:29400", text);
     if (good)
         return LK_OK;
     return lk_fail(LK_EINVAL, "\"%.160s\" is no rendezvous: it must be tcp://HOST:PORT, with "
