@@ -46,6 +46,8 @@ PROGRAM = """
                 self.unset = x.detach()
             if FAULT == "frozen.data":
                 self.frozen.bias.data.add_(x.mean())
+            if FAULT == "turn p.data":
+                self.words.weight.data = self.words.weight.data + x.mean()
             if FAULT == "trained.data":
                 self.words.weight.data.add_(x.mean())
             x = self.more(self.shift(self.norm(self.first(self.frozen(x)))))
@@ -117,6 +119,14 @@ PROGRAM = """
             model.shift = Shift()
         if step == 1 and FAULT == "no layer":
             model.shift = torch.nn.Identity()
+        if step == 1 and FAULT == "p.data":
+            model.first.weight.data = torch.zeros(16, 8)
+        if step == 1 and FAULT == "half":
+            model.half().float()
+        if step == 1 and FAULT == "swap":   # as for an evaluation of averaged weights
+            old, model.first.weight.data = model.first.weight.data, torch.zeros(16, 8)
+            run.evaluate(loss_sum, data)
+            model.first.weight.data = old
         if step == 1 and FAULT.startswith("clip_"):
             setattr(opt, FAULT, 0.5)
         if step == 1 and os.environ.get("SAVES"):
@@ -140,7 +150,7 @@ class Changes(unittest.TestCase):
                 self.assertIn(text, rank.err.splitlines()[-1])
 
     def test_none(self):
-        for fault in ("", "assign"):   # a buffer may be replaced between steps
+        for fault in ("", "assign", "swap"):   # a buffer may be replaced between steps
             for rank in self.run_program(fault):
                 self.assertEqual(rank.status, 0, rank.err)
 
@@ -175,6 +185,15 @@ class Changes(unittest.TestCase):
             for optimizer in ("lockstep", "torch"):
                 self.assert_refused(fault, text + " shares memory with parameter 'first.weight'",
                                     OPTIMIZER=optimizer)
+
+    def test_other_memory_of_parameters(self):
+        """Such a change was undone in the next step, and a save before it stored it."""
+        for fault, name in (("p.data", "first.weight"), ("half", "first.weight"),
+                            ("turn p.data", "words.weight")):
+            for saves in "", "1":
+                self.assert_refused(fault, f"parameter '{name}' has other memory than the last "
+                                    "step gave it", "Change parameters only through steps",
+                                    SAVES=saves)
 
     def test_values_are_the_same_on_all_ranks(self):
         values = ("frozen.bias", "norm.running_var", "norm.num_batches_tracked")
