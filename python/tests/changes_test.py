@@ -30,6 +30,10 @@ PROGRAM = """
             self.norm, self.more = torch.nn.BatchNorm1d(16, affine=False), torch.nn.Identity()
             self.shift = Shift()
             self.register_buffer("unset", None)
+            self.register_buffer("graph", torch.eye(8).to_sparse_csr(), persistent=False)
+            self.register_buffer("large", torch.sparse_coo_tensor(
+                torch.tensor([[0], [7]]), torch.ones(1), (1 << 24, 1 << 24)), persistent=False)
+            self.register_buffer("later", torch.empty(3, device="meta"), persistent=False)
             self.words = torch.nn.Embedding(4, 8, max_norm=0.1 if FAULT == "max_norm" else None)
 
         def forward(self, x):
@@ -74,6 +78,8 @@ PROGRAM = """
         model.longest = model.first.weight.data[:, 2]
     if run.rank == 1 and FAULT.startswith("other "):
         model.state_dict()[FAULT[6:]].add_(1)
+    if run.rank == 1 and FAULT == "graph":
+        model.graph = (2 * torch.eye(8)).to_sparse_csr()
     if run.rank == 1 and FAULT == "momenta":
         model.norm.momentum = 0.2
     if FAULT == "":
@@ -111,6 +117,8 @@ PROGRAM = """
             model.norm.momentum = 0.05
         if step == 1 and FAULT == "norm":
             model.norm = torch.nn.BatchNorm1d(16, affine=False)
+        if step == 1 and FAULT == "late":
+            model.register_buffer("late", torch.zeros(8))
         if step == 1 and FAULT == "add":
             model.more = Shift()
         if step == 1 and FAULT == "view":
@@ -174,7 +182,8 @@ class Changes(unittest.TestCase):
                 ("statistics", "the running statistics of 'norm' are other tensors")):
             for buffers in ("check", "ignore"):
                 self.assert_refused(fault, text, "at the first step", BUFFERS=buffers)
-        for fault, text in (("add", "'more' (Shift) has a 'shift' that it did not have"),
+        for fault, text in (("late", "the model (Net) has a 'late' that it did not have"),
+                            ("add", "'more' (Shift) has a 'shift' that it did not have"),
                             ("layer", "'shift' (Shift) is another layer than before"),
                             ("no layer", "'shift' (Shift) no longer has its 'shift'")):
             self.assert_refused(fault, text, "fixed at the first step")
@@ -202,6 +211,7 @@ class Changes(unittest.TestCase):
                 self.assert_refused("other " + name, "ranks 0 and 1 start with different values of "
                                     f"'{name}'; every rank must load the same: make the model "
                                     "after init()", BUFFERS=buffers)
+        self.assert_refused("graph", "ranks 0 and 1 start with different values of 'graph'")
         for rank in self.run_program("other longest", BUFFERS="ignore"):
             self.assertEqual(rank.status, 0, rank.err)
         self.assert_refused("momenta", "rank 1 and rank 0 differ in the momentum of 'norm': 0.2 "
