@@ -30,6 +30,10 @@ PROGRAM = """
             self.norm, self.more = torch.nn.BatchNorm1d(16, affine=False), torch.nn.Identity()
             self.shift = Shift()
             self.register_buffer("unset", None)
+            self.register_buffer("graph", torch.eye(8).to_sparse_csr(), persistent=False)
+            self.register_buffer("large", torch.sparse_coo_tensor(
+                torch.tensor([[0], [7]]), torch.ones(1), (1 << 24, 1 << 24)), persistent=False)
+            self.register_buffer("later", torch.empty(3, device="meta"), persistent=False)
             self.words = torch.nn.Embedding(4, 8, max_norm=0.1 if FAULT == "max_norm" else None)
 
         def forward(self, x):
@@ -46,6 +50,8 @@ PROGRAM = """
                 self.unset = x.detach()
             if FAULT == "frozen.data":
                 self.frozen.bias.data.add_(x.mean())
+            if FAULT == "turn p.data":
+                self.words.weight.data = self.words.weight.data + x.mean()
             if FAULT == "trained.data":
                 self.words.weight.data.add_(x.mean())
             x = self.more(self.shift(self.norm(self.first(self.frozen(x)))))
@@ -72,6 +78,8 @@ PROGRAM = """
         model.longest = model.first.weight.data[:, 2]
     if run.rank == 1 and FAULT.startswith("other "):
         model.state_dict()[FAULT[6:]].add_(1)
+    if run.rank == 1 and FAULT == "graph":
+        model.graph = (2 * torch.eye(8)).to_sparse_csr()
     if run.rank == 1 and FAULT == "momenta":
         model.norm.momentum = 0.2
     if FAULT == "":
@@ -109,6 +117,8 @@ PROGRAM = """
             model.norm.momentum = 0.05
         if step == 1 and FAULT == "norm":
             model.norm = torch.nn.BatchNorm1d(16, affine=False)
+        if step == 1 and FAULT == "late":
+            model.register_buffer("late", torch.zeros(8))
         if step == 1 and FAULT == "add":
             model.more = Shift()
         if step == 1 and FAULT == "view":
@@ -117,6 +127,14 @@ PROGRAM = """
             model.shift = Shift()
         if step == 1 and FAULT == "no layer":
             model.shift = torch.nn.Identity()
+        if step == 1 and FAULT == "p.data":
+            model.first.weight.data = torch.zeros(16, 8)
+        if step == 1 and FAULT == "half":
+            model.half().float()
+        if step == 1 and FAULT == "swap":   # as for an evaluation of averaged weights
+            old, model.first.weight.data = model.first.weight.data, torch.zeros(16, 8)
+            run.evaluate(loss_sum, data)
+            model.first.weight.data = old
         if step == 1 and FAULT.startswith("clip_"):
             setattr(opt, FAULT, 0.5)
         if step == 1 and os.environ.get("SAVES"):
@@ -140,7 +158,7 @@ class Changes(unittest.TestCase):
                 self.assertIn(text, rank.err.splitlines()[-1])
 
     def test_none(self):
-        for fault in ("", "assign"):   # a buffer may be replaced between steps
+        for fault in ("", "assign", "swap"):   # a buffer may be replaced between steps
             for rank in self.run_program(fault):
                 self.assertEqual(rank.status, 0, rank.err)
 
@@ -164,7 +182,8 @@ class Changes(unittest.TestCase):
                 ("statistics", "the running statistics of 'norm' are other tensors")):
             for buffers in ("check", "ignore"):
                 self.assert_refused(fault, text, "at the first step", BUFFERS=buffers)
-        for fault, text in (("add", "'more' (Shift) has a 'shift' that it did not have"),
+        for fault, text in (("late", "the model (Net) has a 'late' that it did not have"),
+                            ("add", "'more' (Shift) has a 'shift' that it did not have"),
                             ("layer", "'shift' (Shift) is another layer than before"),
                             ("no layer", "'shift' (Shift) no longer has its 'shift'")):
             self.assert_refused(fault, text, "fixed at the first step")
@@ -176,6 +195,15 @@ class Changes(unittest.TestCase):
                 self.assert_refused(fault, text + " shares memory with parameter 'first.weight'",
                                     OPTIMIZER=optimizer)
 
+    def test_other_memory_of_parameters(self):
+        """Such a change was undone in the next step, and a save before it stored it."""
+        for fault, name in (("p.data", "first.weight"), ("half", "first.weight"),
+                            ("turn p.data", "words.weight")):
+            for saves in "", "1":
+                self.assert_refused(fault, f"parameter '{name}' has other memory than the last "
+                                    "step gave it", "Change parameters only through steps",
+                                    SAVES=saves)
+
     def test_values_are_the_same_on_all_ranks(self):
         values = ("frozen.bias", "norm.running_var", "norm.num_batches_tracked")
         for buffers, names in ("check", (*values, "longest")), ("ignore", values):
@@ -183,6 +211,7 @@ class Changes(unittest.TestCase):
                 self.assert_refused("other " + name, "ranks 0 and 1 start with different values of "
                                     f"'{name}'; every rank must load the same: make the model "
                                     "after init()", BUFFERS=buffers)
+        self.assert_refused("graph", "ranks 0 and 1 start with different values of 'graph'")
         for rank in self.run_program("other longest", BUFFERS="ignore"):
             self.assertEqual(rank.status, 0, rank.err)
         self.assert_refused("momenta", "rank 1 and rank 0 differ in the momentum of 'norm': 0.2 "

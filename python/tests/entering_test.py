@@ -32,9 +32,17 @@ PROGRAM = """
             self.a, self.norm = torch.nn.Linear(8, 6), torch.nn.BatchNorm1d(6)
             self.b, self.drop = torch.nn.Linear(6, 2), torch.nn.Dropout(0.2)
             self.frozen = torch.nn.Parameter(torch.ones(6), requires_grad=False)
+            self.scales = torch.ones(1)
+
+        def get_extra_state(self):
+            return self.scales
+
+        def set_extra_state(self, state):
+            self.scales = state
 
         def forward(self, x):
-            return self.b(self.drop(torch.relu(self.norm(self.a(x)))) * self.frozen)
+            x = self.drop(torch.relu(self.norm(self.a(x))))
+            return self.b(x * self.frozen) * self.scales[-1]
 
     class Formed(torch.optim.Adam):
         # with states whose type and strides are not the usual ones
@@ -96,6 +104,7 @@ PROGRAM = """
             result = run.step(loss_sum, data, opt)
             sched.step()
             torch.rand(1)
+            model.scales = torch.cat([model.scales, model.scales[-1:] * 0.99])
             if step == ROUNDS + 3:
                 model.norm.eval()
                 model.norm.running_mean.fill_(0.25)

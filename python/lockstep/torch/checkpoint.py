@@ -77,6 +77,24 @@ def model_tensors(module):
     return {trace.plain_name(name): value.detach() for name, value in tensors.items()}
 
 
+def added_state(module):
+    """Return the part of a module's state dict that its own methods, such as get_extra_state() or a
+    hook, add to the parameters and buffers."""
+    state = module.state_dict(keep_vars=True)
+    own = set(map(id, (*module.parameters(), *module.buffers())))
+    for name in [name for name, value in state.items() if id(value) in own]:
+        del state[name]
+    return state
+
+
+def load_added_state(module, values):
+    """Give a module the values of ``added_state()`` of another process."""
+    state = added_state(module)   # with the versions of modules, without which some load otherwise
+    state.clear()
+    state.update(values)
+    module.load_state_dict(state, strict=False)
+
+
 def _model_items(module):
     items = []
     for name, value in model_tensors(module).items():
@@ -430,9 +448,7 @@ class Stored:
     def restore_model(self, module):
         """Set the parameters and buffers of a module, and what its own methods add to the state
         dict.  Collective."""
-        state = module.state_dict(keep_vars=True)
-        own = set(map(id, (*module.parameters(), *module.buffers())))
-        usual = all(id(tensor) in own for tensor in state.values())
+        state, usual = module.state_dict(keep_vars=True), not added_state(module)
         with self._group.patient(), torch.no_grad():
             for name, tensor in state.items():
                 value = self._read(MODEL, trace.plain_name(name))

@@ -258,6 +258,7 @@ class Engine:
             return
         if self._sharded is not None:
             self._sharded.hide()
+            self._note_places()
             return
         for i, p in enumerate(self.model.params):
             address = lk.parallel_param(self._handle, i)
@@ -265,19 +266,26 @@ class Engine:
                 p.data.copy_(self._view(address, i))
             elif p.data_ptr() != address:
                 p.data = self._view(address, i)
-        self._placed = [p._version for p in self.model.params]
+        self._note_places()
 
-    def _refuse_changed_copies(self):
-        """Raise ``RuntimeError`` if the program has changed a parameter on a GPU.  The library sees
-        what changes in the host's memory."""
-        if self._on_host or not self.optimizer.in_library:
+    def _note_places(self):
+        self._placed = [(p.data_ptr(), p._version) for p in self.model.params]
+
+    def refuse_changed(self):
+        """Raise ``RuntimeError`` if the program has changed a parameter on a GPU, or has given one
+        other memory, which the library does not see.  It sees what changes in its own."""
+        if not self.optimizer.in_library or self._holding:
             return
-        for name, p, version in zip(self.model.names, self.model.params, self._placed):
-            if p._version != version:
-                raise RuntimeError(f"parameter '{name}' was changed outside of the update of a "
-                                   "step.  Change parameters only through steps.  With an "
-                                   "optimizer of torch (lk.FromTorch) every worker has its own "
-                                   "parameters, which the program may change between steps")
+        for name, p, (address, version) in zip(self.model.names, self.model.params, self._placed):
+            moved = p.data_ptr() != address
+            if moved or (not self._on_host and p._version != version):
+                what = ("has other memory than the last step gave it (by `p.data = ...`, half(), "
+                        "double() or the like)" if moved
+                        else "was changed outside of the update of a step")
+                raise RuntimeError(f"parameter '{name}' {what}.  Change parameters only through "
+                                   "steps.  With an optimizer of torch (lk.FromTorch) every worker "
+                                   "has its own parameters, which the program may change between "
+                                   "steps")
 
     def _view(self, address, param):
         known = self._views.get((address, param))
@@ -401,6 +409,7 @@ class Engine:
     def step(self, number, data, loss_sum):
         """Compute step `number` and return an ``lk_step_result``."""
         lk.comm_note(self.group.comm, number + 1, b"turns")
+        self.refuse_changed()
         self.model.refuse_changes(self._settings["buffers"])
         self.update_rules()
         self._begin_norms()
@@ -414,14 +423,13 @@ class Engine:
         # a GPU has them since the last step, and replicas are shown in their turns
         if self._on_host and not self._has_replicas():
             self.place_params()
-        self._refuse_changed_copies()
         data.begin(number, own)
         if self.observer is not None:
             self._recorder = trace.Recorder(self.model.module)
         digests = self._digests(number)
         self._all_turns(number, data, loss_sum)
         self.model.refuse_other_values(digests)
-        self._refuse_changed_copies()
+        self.refuse_changed()
         try:
             result = self._finish(number)
         except Error as failure:

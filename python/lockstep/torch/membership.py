@@ -36,6 +36,7 @@ class Membership:
         self._loops = 0        # calls of run.steps()
         self._ended = []       # communicators to be freed; until it goes on, the engine uses one
         self._about = self._received = None   # in a worker that enters: the state of the others
+        self._added = {}       # in it: what methods of modules add to the state dict of the others
 
     # ---- Operations ------------------------------------------------------------------------
 
@@ -176,6 +177,7 @@ class Membership:
                     "undecayed": undecayed(model, run._optimizer) if engine is None
                     else engine.undecayed(),
                     "tensors": [[str(t.dtype), list(t.shape)] for t in self._tensors()],
+                    "added": _describe_added(model.module),
                     "micro-batches": run._micro_limit, "step": run._step, "total": total,
                     "loops": self._loops, "operation": self._operation,
                     "plan": engine and engine.plan and dataclasses.asdict(engine.plan),
@@ -217,6 +219,9 @@ class Membership:
         with torch.no_grad():
             for tensor, value in self._received:
                 tensor.copy_(value)
+        if self._added:
+            checkpoint.load_added_state(run._model.module, self._added)
+            self._added = {}
         for norm, stale in zip(run._model.norms, about["stale"]):
             norm.reload()
             norm.stale = stale
@@ -273,6 +278,11 @@ class Membership:
         tensors = self._tensors()
         if not self._run._optimizer.in_library:
             tensors += _states(self._run, about["torch"])
+        if self._group.enters:
+            added = self._added = _make_added(about["added"])
+        else:
+            added = checkpoint.added_state(self._run._model.module)
+        tensors += [t for t in added.values() if isinstance(t, torch.Tensor)]
         pairs = []
         for tensor in tensors:
             value = tensor.detach().to("cpu", copy=self._group.enters).contiguous()
@@ -280,6 +290,20 @@ class Membership:
                          0)
             pairs.append((tensor, value))
         return pairs
+
+
+def _describe_added(module):
+    """Return [name, type, shape] of each tensor that methods of modules add to the state dict, and
+    [name, value] of what is no tensor."""
+    return [[name, str(value.dtype).split(".")[1], list(value.shape)]
+            if isinstance(value, torch.Tensor) else [name, plain.to_json(value, name)]
+            for name, value in checkpoint.added_state(module).items()]
+
+
+def _make_added(described):
+    """Return {name: an empty tensor, or the value}."""
+    return {name: torch.empty(about[1], dtype=getattr(torch, about[0])) if len(about) == 2
+            else plain.from_json(about[0]) for name, *about in described}
 
 
 def _describe_states(run):

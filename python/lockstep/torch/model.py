@@ -229,7 +229,7 @@ class Model:
         what = ("is another layer than before" if None not in (old, new) and old is not new
                 else f"has a '{names[0]}' that it did not have" if names
                 else f"no longer has its '{known[0]}'")
-        where = f"'{trace.plain_name(path)}' ({type(new or old).__name__})"
+        where = trace.named({path: type(new or old).__name__}, path)
         raise RuntimeError(f"{where} {what}; the parameters and buffers of a model are fixed at "
                            "the first step, but for their values: add them before it")
 
@@ -308,7 +308,7 @@ class Model:
         skipped = self._known.union(id(place.tensor()) for place in left_out)
         digests = {place.name: trace.digest(tensor)
                    for place, tensor in zip(self._places, self._tensors)
-                   if _is_plain(tensor) and id(tensor) not in skipped}
+                   if tensor is not None and id(tensor) not in skipped}
         found = first_that_differs(group, digests)
         if found is not None:
             odd, mine, wanted = found

@@ -563,6 +563,7 @@ class Run:
         self._collective("run.save()", lambda: self._save(contents))
 
     def _save(self, contents):
+        self._engine.refuse_changed()
         self._compare_copies()
         with self._whole_model(everywhere=False):
             checkpoint.save(self._group, self._engine, self._directory, contents, self._keep)

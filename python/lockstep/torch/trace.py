@@ -53,13 +53,38 @@ def _update(state, value):
 
 
 def _update_tensor(state, tensor):
-    state.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-    if tensor.is_sparse:
-        tensor = tensor.to_dense()
+    shape = "" if tensor.is_nested else tuple(tensor.shape)   # which has numbers of the process
+    state.update(f"{tensor.dtype} {shape}".encode())
+    parts = _parts(tensor)
+    if parts is not None:
+        for part in parts:
+            _update_tensor(state, part)
+        return
     plain = tensor.detach().cpu().contiguous()
     size = plain.numel() * plain.element_size()
     if size:
         state.update((ctypes.c_char * size).from_address(plain.data_ptr()))
+
+
+def _parts(tensor):
+    """Return the tensors that have the contents of a tensor; None if it has them itself.  A sparse
+    one may be far too large to be made dense."""
+    if tensor.is_meta:
+        return []
+    if tensor.is_nested:
+        return tensor.unbind()
+    if hasattr(tensor, "__tensor_flatten__"):   # a wrapper, such as a quantized weight
+        return [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    if tensor.is_mkldnn:
+        return [tensor.to_dense()]
+    if tensor.is_sparse:
+        tensor = tensor.detach().coalesce()
+        return [tensor.indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return None
 
 
 class Recorder:
