@@ -100,6 +100,7 @@ static void start(nodes *j, const char *before)
 {
     static char line[9000];
 
+    (void)unlink("pid1"); /* of the previous test, whose process has ended */
     (void)snprintf(line, sizeof line,
                    "exec unshare -n -u sh -c 'hostname far; ip link set lo up; echo $$ >pid1\n"
                    "until ip addr add 10.77.0.2/24 dev v1 2>/dev/null; do sleep 0.05; done\n"
