@@ -186,13 +186,15 @@ static void print_quota(const train_options *o)
     const lk_train_config *c       = &o->config;
     const double           granted = lki_cgroup_cores();
     const uint32_t         threads = c->threads > 0 ? c->threads : 1;
+    uint32_t               most = 1, each = 1; /* workers and threads that are granted */
     if (granted <= 0 || granted >= (double)c->workers * threads || c->workers * threads == 1)
         return;
-    const uint32_t cores = granted >= 1 ? (uint32_t)granted : 1;
-    const uint32_t most  = cores < c->workers ? cores : c->workers;
+    while (most < c->workers && most + 1 <= granted)
+        most++;
+    while ((each + 1) * most <= granted)
+        each++;
     fprintf(stderr, "note: the cgroup grants the time of %.1f cores: --workers %u --threads %u is "
-                    "as fast, and needs less memory (with the same result)\n", granted, most,
-            cores / most);
+                    "as fast, and needs less memory (with the same result)\n", granted, most, each);
 }
 
 /* Prints which cores have no work of their own, and what would give it to them. */
