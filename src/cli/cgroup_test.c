@@ -113,7 +113,7 @@ static void train_notes_a_limit(void **state)
         skip(); /* the default is one worker with one thread */
     put("groups", "0::/\n");
     put("sys/fs/cgroup/cpu.max", "50000 100000\n");
-    train_notes("--seed=1", "the time of 0.5 cores: --workers 1 --threads 1 is as fast");
+    train_notes("--seed=1", "the time of 0.5 cores: --workers 1 --threads 1 suits it");
     train_notes("--workers=2", NULL);
     put("sys/fs/cgroup/cpu.max", "max 100000\n");
     train_notes("--seed=1", NULL);

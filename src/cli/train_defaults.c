@@ -193,8 +193,9 @@ static void print_quota(const train_options *o)
         most++;
     while ((each + 1) * most <= granted)
         each++;
-    fprintf(stderr, "note: the cgroup grants the time of %.1f cores: --workers %u --threads %u is "
-                    "as fast, and needs less memory (with the same result)\n", granted, most, each);
+    fprintf(stderr, "note: the cgroup grants the time of %.1f cores: --workers %u --threads %u "
+                    "suits it, and needs less memory (with the same result)\n",
+            granted, most, each);
 }
 
 /* Prints which cores have no work of their own, and what would give it to them. */
