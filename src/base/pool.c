@@ -27,8 +27,8 @@ enum { SPINS = 2000 };
 /* The tasks of a job that a thread claims first: `next` .. `end` - 1.  Each share has its own cache
  * line. */
 typedef struct {
-    _Alignas(64) _Atomic size_t next;
-    size_t                      end;
+    _Alignas(LKI_LINE) _Atomic size_t next;
+    size_t                            end;
 } task_share;
 
 struct lki_pool {
