@@ -1,4 +1,8 @@
-/* pool.c -- threads that claim numbered tasks from a counter.
+/* pool.c -- threads that claim numbered tasks.
+ *
+ * Each thread first claims the tasks of its own share, a run of successive numbers, and then those
+ * that are left in the shares of others.  So from job to job a thread mostly computes the same
+ * rows or columns, which are in the cache of its core.
  *
  * A pool runs one job at a time.  The owner publishes the job, increments `generation` and takes
  * part.  Helpers spin briefly for the next generation and then sleep on it with a futex.  The owner
@@ -20,6 +24,13 @@
 
 enum { SPINS = 2000 };
 
+/* The tasks of a job that a thread claims first: `next` .. `end` - 1.  Each share has its own cache
+ * line. */
+typedef struct {
+    _Alignas(LKI_LINE) _Atomic size_t next;
+    size_t                            end;
+} task_share;
+
 struct lki_pool {
     uint32_t         threads;
     uint32_t         started; /* number of running helpers: threads - 1, or fewer if a thread could
@@ -29,11 +40,10 @@ struct lki_pool {
     uint32_t         first_track;
     lki_task         task;
     void            *context;
-    size_t           count;
+    task_share      *shares; /* one for each thread */
     bool             each; /* task i runs on thread i */
     bool             pinned;
     cpu_set_t        before, mine; /* the caller's affinity before pinning, and while pinned */
-    _Atomic size_t   next;
     _Atomic uint32_t generation; /* futex: helpers wait until it changes */
     _Atomic uint32_t busy;       /* futex: number of helpers in the job; the owner waits for zero */
     _Atomic uint32_t asleep;     /* threads that sleep in the kernel, or are about to */
@@ -73,15 +83,38 @@ static uint32_t wait_change(lki_pool *pool, _Atomic uint32_t *word, uint32_t see
     return now;
 }
 
+/* Divides the tasks into equal shares. */
+static void divide(lki_pool *pool, size_t count)
+{
+    for (uint32_t i = 0; i < pool->threads; i++) {
+        pool->shares[i].end = count * (i + 1) / pool->threads;
+        atomic_store_explicit(&pool->shares[i].next, count * i / pool->threads,
+                              memory_order_relaxed);
+    }
+}
+
+/* Claims a task.  The counter is read first, because an addition to a share in which nothing is left
+ * would only take its cache line from the other threads. */
+static bool claim(task_share *from, size_t *index)
+{
+    if (atomic_load_explicit(&from->next, memory_order_relaxed) >= from->end)
+        return false;
+    *index = atomic_fetch_add_explicit(&from->next, 1, memory_order_relaxed);
+    return *index < from->end;
+}
+
 static void work(lki_pool *pool, uint32_t thread)
 {
-    size_t i;
     if (pool->each) {
         pool->task(pool->context, thread, thread);
         return;
     }
-    while ((i = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed)) < pool->count)
-        pool->task(pool->context, i, thread);
+    for (uint32_t i = 0; i < pool->threads; i++) {
+        task_share *from = &pool->shares[(thread + i) % pool->threads];
+        size_t      index;
+        while (claim(from, &index))
+            pool->task(pool->context, index, thread);
+    }
 }
 
 static void *helper(void *argument)
@@ -114,6 +147,8 @@ lk_status lki_pool_open(lki_pool **out, uint32_t threads)
     LK_TRY(LKI_NEW(&pool, 1, "thread pool"));
     pool->threads = threads;
     lk_status status = LKI_NEW(&pool->handles, threads, "thread pool");
+    if (status == LK_OK)
+        status = LKI_NEW(&pool->shares, threads, "thread pool");
     while (status == LK_OK && pool->started + 1 < threads)
         if (pthread_create(&pool->handles[pool->started], NULL, helper, pool) == 0)
             pool->started++;
@@ -138,6 +173,7 @@ void lki_pool_free(lki_pool *pool)
     for (uint32_t i = 0; i < pool->started; i++)
         (void)pthread_join(pool->handles[i], NULL);
     lki_pool_pin_caller(pool, false);
+    lki_free(pool->shares);
     lki_free(pool->handles);
     lki_free(pool);
 }
@@ -158,9 +194,8 @@ static void run_job(lki_pool *pool, size_t count, bool each, lki_task task, void
 {
     pool->task    = task;
     pool->context = context;
-    pool->count   = count;
     pool->each    = each;
-    atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
+    divide(pool, count);
     atomic_store_explicit(&pool->busy, pool->started, memory_order_relaxed);
     atomic_fetch_add(&pool->generation, 1);
     wake(pool, &pool->generation);

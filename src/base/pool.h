@@ -25,9 +25,10 @@ uint32_t lki_pool_threads(const lki_pool *pool); /* NULL counts as 1 */
 void lki_pool_trace(lki_pool *pool, lki_trace *trace, uint32_t first);
 
 /* Runs task(context, i, thread) for every i < count, and returns when all tasks are done.  A
- * task may use `thread` (0 .. threads-1) only to select scratch memory.  The caller takes part.
- * With a NULL pool or a single task all tasks run on the caller.  Must not be called from inside
- * a task. */
+ * task may use `thread` (0 .. threads-1) only to select scratch memory.  Successive tasks mostly
+ * run on one thread, and those of the next job with the same count mostly on the same one.  The
+ * caller takes part.  With a NULL pool or a single task all tasks run on the caller.  Must not be
+ * called from inside a task. */
 typedef void (*lki_task)(void *context, size_t index, uint32_t thread);
 void lki_pool_run(lki_pool *pool, size_t count, lki_task task, void *context);
 

@@ -1,5 +1,6 @@
 /* pool_test.c -- tests the threads of a pool.
  *
+ * Each thread begins with its own share of the tasks, and takes over what others have not begun.
  * Threads use the standard floating-point mode, whatever the mode of their creator.  Threads can be
  * bound to separate cores.  Memory is first touched by the thread that will use it.
  */
@@ -94,6 +95,67 @@ static void each_task_runs_on_its_own_thread(void **state)
     r = (roll){ .runs = { 0 } };
     lki_pool_each(NULL, call_roll, &r);
     assert_int_equal(r.runs[0], 1);
+}
+
+enum { TASKS = 4 * THREADS };
+
+typedef struct {
+    _Atomic uint32_t begun, done;
+    uint32_t         who[TASKS];
+} shares;
+
+static bool is_first(size_t index)
+{
+    return index % (TASKS / THREADS) == 0;
+}
+
+/* Waits in the first task of each share until all threads have begun one. */
+static void begin_share(void *context, size_t index, uint32_t thread)
+{
+    shares *s     = context;
+    s->who[index] = thread;
+    if (!is_first(index))
+        return;
+    atomic_fetch_add(&s->begun, 1);
+    while (atomic_load(&s->begun) < THREADS)
+        (void)sched_yield();
+}
+
+static void threads_begin_with_their_own_tasks(void **state)
+{
+    lki_pool *pool = NULL;
+    (void)state;
+    assert_int_equal(lki_pool_open(&pool, THREADS), LK_OK);
+    for (int round = 0; round < 20; round++) {
+        shares s = { .begun = 0 };
+        lki_pool_run(pool, TASKS, begin_share, &s);
+        for (size_t i = 0; i < TASKS; i++)
+            assert_true(!is_first(i) || s.who[i] == i / (TASKS / THREADS));
+    }
+    lki_pool_free(pool);
+}
+
+/* Waits in the first task until all others are done, three of which are of the same share. */
+static void wait_for_others(void *context, size_t index, uint32_t thread)
+{
+    shares *s     = context;
+    s->who[index] = thread;
+    while (index == 0 && atomic_load(&s->done) < TASKS - 1)
+        (void)sched_yield();
+    atomic_fetch_add(&s->done, 1);
+}
+
+static void threads_take_over_tasks(void **state)
+{
+    lki_pool *pool = NULL;
+    shares    s    = { .begun = 0 };
+    (void)state;
+    assert_int_equal(lki_pool_open(&pool, THREADS), LK_OK);
+    lki_pool_run(pool, TASKS, wait_for_others, &s);
+    lki_pool_free(pool);
+    assert_int_equal(s.done, TASKS);
+    for (size_t i = 1; i < TASKS; i++)
+        assert_int_not_equal(s.who[i], s.who[0]);
 }
 
 /* Checks that every processor of the caller belongs to exactly one thread. */
@@ -198,6 +260,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(helpers_keep_subnormal_numbers),
         cmocka_unit_test(each_task_runs_on_its_own_thread),
+        cmocka_unit_test(threads_begin_with_their_own_tasks),
+        cmocka_unit_test(threads_take_over_tasks),
         cmocka_unit_test(threads_are_bound_one_by_one),
         cmocka_unit_test(more_threads_than_processors_are_not_bound),
         cmocka_unit_test(memory_is_touched_by_all_threads),
