@@ -371,6 +371,15 @@ LK_NODISCARD lk_status lki_rules_open(lk_parallel *parallel, const lk_param *par
 LK_NODISCARD lk_status lki_rules_recall(lk_param_rule **out, const lk_parallel *parallel,
                                         const lk_parallel *failed, uint64_t step);
 
+/* Copies the options.  LK_EINVAL if a list of them or of parameters is missing.  Defined in
+ * arguments.c, as the next function. */
+LK_NODISCARD lk_status lki_parallel_take(lk_parallel_options *out, const lk_param *params,
+                                         uint32_t param_count, const lk_parallel_options *options);
+
+/* Checks options that need no layout. */
+LK_NODISCARD lk_status lki_parallel_check(const lk_parallel *parallel,
+                                          const lk_parallel_options *options);
+
 /* Computes all fields that need neither memory for values nor other ranks.  parallel->world,
  * parallel->rank and parallel->joint must be set.  Makes turns single if they cannot be joined.
  * Defined in parallel.c. */

@@ -46,6 +46,7 @@ lk_status lki_rules_open(lk_parallel *parallel, const lk_param *params, uint32_t
 
 lk_status lk_parallel_set_rules(lk_parallel *parallel, const lk_param_rule *rules)
 {
+    LK_TRY(lki_check_given("lk_parallel_set_rules", "rules", rules, 1));
     if (parallel->replicas != NULL)
         return lki_replicas_set_rules(parallel->replicas, rules);
     parallel                 = lki_in_use(parallel);

@@ -99,6 +99,7 @@ static void load_here(lk_parallel *parallel, uint32_t param, uint32_t which, con
 lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which,
                            const float *values)
 {
+    LK_TRY(lki_check_given("lk_parallel_load", "values", values, 1));
     if (parallel->replicas != NULL)
         return lki_replicas_load(parallel->replicas, param, which, values);
     if (parallel->versions != NULL)
@@ -143,6 +144,7 @@ const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t state)
 
 lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state, const float *values)
 {
+    LK_TRY(lki_check_given("lk_parallel_load_state", "values", values, 1));
     if (parallel->replicas != NULL)
         return lki_replicas_load_state(parallel->replicas, state, values);
     if (parallel->versions != NULL)
