@@ -58,7 +58,9 @@ LK_API LK_NODISCARD lk_status lk_comm_open_threads(lk_comm **out, uint32_t size,
 /* Leaves the group.  Accepts NULL and never fails.  On one host the call does not wait.  On several
  * hosts, freeing a rank's last communicator flushes pending writes, for at most 7 s.  Under MPI it
  * waits for the other ranks (see lk_comm_open_mpi()).  Communicators created from this one stay
- * usable, and its arenas stay usable through them.  In a forked child it does nothing. */
+ * usable, and its arenas stay usable through them.  Waiting for an open request of a freed
+ * communicator is LK_EINVAL.  On several hosts an incomplete request also ends the group, with
+ * LK_EPEER on all ranks.  In a forked child the call does nothing. */
 LK_API void lk_comm_free(lk_comm *comm);
 
 /* Returns the rank of the caller in this communicator, from 0. */
