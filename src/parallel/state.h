@@ -267,6 +267,12 @@ static inline void lki_step_keep(lk_parallel *parallel, lk_status status)
  * the memory of their gradients, nor read buffers into which they still receive. */
 float *lki_scrap(const lk_parallel *parallel, float **at);
 
+/* Returns true if there is such a parameter.  Otherwise sets the thread's last error. */
+bool lki_has_param(const lk_parallel *parallel, uint32_t param);
+
+/* Returns LK_EINVAL while a step is under way. */
+LK_NODISCARD lk_status lki_check_idle(const lk_parallel *parallel, const char *call);
+
 /* Returns lki_effects.cut in the current step. */
 static inline uint32_t lki_cut(const lk_parallel *parallel)
 {
