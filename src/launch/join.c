@@ -333,9 +333,9 @@ lk_status lk_launcher_describe(char *out, size_t bytes)
     return by_mpi ? LK_OK : lki_foreign_check_hosts(&job);
 }
 
-/* Takes the control memory that the launcher has provided.  An eventfd takes the memory's number, by
- * which a second call is recognised, also in a forked child.  So nothing reads the numbers of the
- * launcher's descriptors again, which may later be those of a connection of the group. */
+/* Takes the control memory that the launcher has provided.  An eventfd takes the memory's number,
+ * by which a second call is recognised, also in a forked child.  So nothing reads the numbers of
+ * the launcher's descriptors again, which may later be those of a connection of the group. */
 static lk_status take_control(int *out)
 {
     int named, mark = eventfd(0, EFD_CLOEXEC);
