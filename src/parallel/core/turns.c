@@ -276,22 +276,26 @@ void lki_turn_end_terms(lk_parallel *parallel, uint32_t index)
     }
 }
 
-/* Announces all blocks that will not be read again, even if the caller has not, because all ranks
- * must reduce and gather in the same order. */
+/* Reads a block.  Announces all blocks that will not be read again, even if the caller has not,
+ * because all ranks must reduce and gather in the same order. */
+static void read_block(lk_parallel *parallel, uint32_t term)
+{
+    const bool announces = parallel->turn.running;
+    for (uint32_t t = 0; announces && t < term && lki_units_passed(parallel, t); t++)
+        for (uint32_t i = 0; i < parallel->turn.gradients; i++)
+            (void)announce(parallel, i, parallel->layout->named[t]);
+    keep(parallel, lki_units_read(parallel, term));
+}
+
 bool lk_parallel_read(lk_parallel *parallel, uint32_t term)
 {
     parallel = lki_in_use(parallel);
     if (!parallel->gathers)
         return !failed(parallel);
-    const bool begins = has_term(parallel, "lk_parallel_read", term) &&
-                        !parallel->layout->terms[term].same_block;
-    if (!begins)
+    if (has_term(parallel, "lk_parallel_read", term) && !parallel->layout->terms[term].same_block)
+        read_block(parallel, term);
+    else
         keep(parallel, lk_fail(LK_EINVAL, "lk_parallel_read(): term %u begins no block", term));
-    for (uint32_t t = 0; begins && parallel->turn.running && t < term && lki_units_passed(parallel, t); t++)
-        for (uint32_t i = 0; i < parallel->turn.gradients; i++)
-            (void)announce(parallel, i, parallel->layout->named[t]);
-    if (begins)
-        keep(parallel, lki_units_read(parallel, term));
     if (failed(parallel))
         (void)lki_scrap(parallel, &parallel->scraps.params);
     return !failed(parallel);
