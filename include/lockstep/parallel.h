@@ -119,9 +119,9 @@ typedef struct {
     bool survives; /* survivors of a failure can call lk_parallel_go_on(); needs LK_UNUSED_ZERO */
     bool buddies;  /* with survives: hosts of a pair store each other's shard; one may be lost */
     /* The type in which gradients are sent between hosts: LK_F32 (or 0), LK_BF16, LK_F16 (needs a
-     * loss scale), LK_I8 or LK_I4 (lk_tree_op).  Every virtual worker's gradient and every sum of
-     * the tree is rounded to this type, even on one host.  So results are equal, bit for bit, for
-     * any number of workers and hosts. */
+     * scaling.rule other than LK_SCALE_AUTO), LK_I8 or LK_I4 (lk_tree_op).  Every virtual worker's
+     * gradient and every sum of the tree is rounded to this type, even on one host.  So results are
+     * equal, bit for bit, for any number of workers and hosts. */
     lk_dtype       comm_dtype;
     /* The directory for the `offloaded` memory; NULL = memory is not offloaded.  Each rank stores
      * its part in an unnamed file, verified by hash (LK_ECORRUPT).  Not with `survives`. */

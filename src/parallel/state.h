@@ -377,8 +377,8 @@ LK_NODISCARD lk_status lki_rules_open(lk_parallel *parallel, const lk_param *par
 LK_NODISCARD lk_status lki_rules_recall(lk_param_rule **out, const lk_parallel *parallel,
                                         const lk_parallel *failed, uint64_t step);
 
-/* Copies the options.  LK_EINVAL if a list of them or of parameters is missing.  Defined in
- * arguments.c, as the next function. */
+/* Copies the options.  LK_EINVAL if a list of them or of parameters is missing, or if LK_F16 is
+ * used without a decision about the loss scale.  Defined in arguments.c, as the next function. */
 LK_NODISCARD lk_status lki_parallel_take(lk_parallel_options *out, const lk_param *params,
                                          uint32_t param_count, const lk_parallel_options *options);
 

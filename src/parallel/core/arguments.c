@@ -14,6 +14,10 @@ lk_status lki_parallel_take(lk_parallel_options *out, const lk_param *params, ui
     LK_TRY(lki_check_given(call, "groups", out->groups, out->group_count));
     LK_TRY(lki_check_given(call, "terms", out->terms, out->term_count));
     LK_TRY(lki_check_given(call, "reads", out->reads, out->read_count));
+    if (out->comm_dtype == LK_F16 && out->scaling.rule == LK_SCALE_AUTO)
+        return lk_fail(LK_EINVAL, "`comm_dtype` F16 needs a loss scale, without which small "
+                                  "gradients become 0: choose `scaling.rule`, LK_SCALE_NONE if the "
+                                  "gradients need none, or `comm_dtype` BF16");
     return lki_check_given("lk_parallel", "params", params, param_count);
 }
 

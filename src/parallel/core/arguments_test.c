@@ -74,6 +74,23 @@ static void missing_lists_of_options_are_refused(void **state)
             "`host_sizes` is NULL");
 }
 
+/* A sum of gradients in fp16 needs a decision, as in lk_train_check(), whose default is a rule. */
+static void fp16_needs_a_loss_scale_or_none(void **state)
+{
+    lkt_crew     w = lkt_make_crew(model, "ddp", LEAVES, 1);
+    lk_comm     *comm;
+    lk_parallel *p;
+    (void)state;
+    w.options.comm_dtype = LK_F16;
+    not_opened(model, &w.options, "`comm_dtype` F16 needs a loss scale");
+    for (uint32_t rule = LK_SCALE_NONE; rule <= LK_SCALE_FIXED; rule++) {
+        w.options.scaling.rule = (lk_scale_rule)rule;
+        p                      = open_alone(&comm, &w);
+        lk_parallel_free(p);
+        lk_comm_free(comm);
+    }
+}
+
 static void missing_values_are_refused(void **state)
 {
     lkt_crew     w = lkt_make_crew(model, "ddp", LEAVES, 1);
@@ -229,6 +246,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(missing_lists_of_options_are_refused),
+        cmocka_unit_test(fp16_needs_a_loss_scale_or_none),
         cmocka_unit_test(missing_values_are_refused),
         cmocka_unit_test(calls_outside_of_a_turn_fail_the_step),
         cmocka_unit_test(blocks_that_do_not_exist_cannot_be_read),
