@@ -255,7 +255,9 @@ LK_API LK_NODISCARD lk_status lk_comm_explain(const lk_comm *comm, const char *o
 /* Asynchronous versions of the calls above.  They return at once; lk_request_wait() or
  * lk_request_test() completes the request.  All ranks must call these functions and the
  * other operations in the same order.  Requests complete in any order.  Lists of sizes are copied,
- * buffers borrowed. */
+ * buffers borrowed.  On one host at most 64 operations of a communicator are open: a call past this
+ * limit waits until all ranks have completed the operation 64 calls before, or for the deadline.
+ * Messages do not count, and on several hosts there is no limit. */
 LK_API LK_NODISCARD lk_status lk_barrier_start(lk_request **out, lk_comm *comm);
 LK_API LK_NODISCARD lk_status lk_broadcast_start(lk_request **out, lk_comm *comm, void *data,
                                                  size_t bytes, uint32_t root);
