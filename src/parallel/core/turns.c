@@ -125,8 +125,7 @@ static bool may_call(lk_parallel *parallel, const char *call, uint32_t index)
     keep(parallel, parallel->turn.running
                        ? lk_fail(LK_EINVAL, "%s(): there is no virtual worker %u in a turn of %u",
                                  call, index, count)
-                       : lk_fail(LK_EINVAL, "%s() was called outside of a turn, which "
-                                            "lk_parallel_next() begins", call));
+                       : lk_fail(LK_EINVAL, "%s() was called outside of a turn", call));
     return false;
 }
 
@@ -352,15 +351,14 @@ float *lk_parallel_grad_new(lk_parallel *parallel, uint32_t index, uint32_t term
 float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t index, uint32_t state)
 {
     parallel = lki_in_use(parallel);
-    if (!may_call(parallel, "lk_parallel_state_sum", index))
-        return lki_scrap(parallel, &parallel->scraps.gradient);
-    if (state >= parallel->running.count) {
+    const uint32_t count = parallel->running.count;
+    if (state >= count)
         keep(parallel, lk_fail(LK_EINVAL, "lk_parallel_state_sum(): there is no running state %u; "
-                                          "the options have %u", state, parallel->running.count));
-        return lki_scrap(parallel, &parallel->scraps.gradient);
-    }
-    return parallel->turn.current[index].states + parallel->turn.micro * parallel->state_width +
-           parallel->running.at[state];
+                                          "the options have %u", state, count));
+    else if (may_call(parallel, "lk_parallel_state_sum", index))
+        return parallel->turn.current[index].states +
+               parallel->turn.micro * parallel->state_width + parallel->running.at[state];
+    return lki_scrap(parallel, &parallel->scraps.gradient);
 }
 
 void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term)
