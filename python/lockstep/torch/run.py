@@ -187,7 +187,7 @@ class Run:
         self._check_data = None     # compares that of the next step
         self._schedulers = ()
         self._directory, self._keep = None, 0   # of the last save() or resume()
-        self._log = Log(settings["log"], settings["tensorboard"])
+        self._log = Log(settings["log"], settings["tensorboard"], self._group)
         self._total = None          # of the first loop over steps()
         self._stopped = False       # on request
         self._hash = None           # (step, hash of the weights), if the program asked for it
