@@ -58,7 +58,9 @@ LK_API LK_NODISCARD lk_status lk_comm_open_threads(lk_comm **out, uint32_t size,
 /* Leaves the group.  Accepts NULL and never fails.  On one host the call does not wait.  On several
  * hosts, freeing a rank's last communicator flushes pending writes, for at most 7 s.  Under MPI it
  * waits for the other ranks (see lk_comm_open_mpi()).  Communicators created from this one stay
- * usable, and its arenas stay usable through them.  In a forked child it does nothing. */
+ * usable, and its arenas stay usable through them.  Waiting for an open request of a freed
+ * communicator is LK_EINVAL.  On several hosts an incomplete request also ends the group, with
+ * LK_EPEER on all ranks.  In a forked child the call does nothing. */
 LK_API void lk_comm_free(lk_comm *comm);
 
 /* Returns the rank of the caller in this communicator, from 0. */
@@ -253,7 +255,9 @@ LK_API LK_NODISCARD lk_status lk_comm_explain(const lk_comm *comm, const char *o
 /* Asynchronous versions of the calls above.  They return at once; lk_request_wait() or
  * lk_request_test() completes the request.  All ranks must call these functions and the
  * other operations in the same order.  Requests complete in any order.  Lists of sizes are copied,
- * buffers borrowed. */
+ * buffers borrowed.  On one host at most 64 operations of a communicator are open: a call past this
+ * limit waits until all ranks have completed the operation 64 calls before, or for the deadline.
+ * Messages do not count, and on several hosts there is no limit. */
 LK_API LK_NODISCARD lk_status lk_barrier_start(lk_request **out, lk_comm *comm);
 LK_API LK_NODISCARD lk_status lk_broadcast_start(lk_request **out, lk_comm *comm, void *data,
                                                  size_t bytes, uint32_t root);

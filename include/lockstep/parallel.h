@@ -24,6 +24,8 @@
  * equals zero2.  "single" is the plain reference: one worker, V whole gradients, one recursive sum.
  *
  * Threads: one at a time per lk_parallel.  All calls but those that only read are collective.
+ * Errors:  a call without a status that is made outside of a turn, or for something that does not
+ *          exist, fails the step: lk_parallel_finish() or lk_parallel_begin() returns LK_EINVAL.
  */
 #ifndef LK_PARALLEL_H
 #define LK_PARALLEL_H
@@ -117,9 +119,9 @@ typedef struct {
     bool survives; /* survivors of a failure can call lk_parallel_go_on(); needs LK_UNUSED_ZERO */
     bool buddies;  /* with survives: hosts of a pair store each other's shard; one may be lost */
     /* The type in which gradients are sent between hosts: LK_F32 (or 0), LK_BF16, LK_F16 (needs a
-     * loss scale), LK_I8 or LK_I4 (lk_tree_op).  Every virtual worker's gradient and every sum of
-     * the tree is rounded to this type, even on one host.  So results are equal, bit for bit, for
-     * any number of workers and hosts. */
+     * scaling.rule other than LK_SCALE_AUTO), LK_I8 or LK_I4 (lk_tree_op).  Every virtual worker's
+     * gradient and every sum of the tree is rounded to this type, even on one host.  So results are
+     * equal, bit for bit, for any number of workers and hosts. */
     lk_dtype       comm_dtype;
     /* The directory for the `offloaded` memory; NULL = memory is not offloaded.  Each rank stores
      * its part in an unnamed file, verified by hash (LK_ECORRUPT).  Not with `survives`. */
@@ -171,7 +173,6 @@ LK_API LK_NODISCARD lk_status lk_parallel_open(lk_parallel **out, lk_comm *comm,
                                                const lk_param *params, uint32_t param_count,
                                                const lk_parallel_options *options);
 LK_API void                   lk_parallel_free(lk_parallel *parallel);
-
 /* Returns how offload files are accessed ("io_uring, past the page cache"); "" without one. */
 LK_API const char *lk_parallel_offload_how(const lk_parallel *parallel);
 
@@ -229,6 +230,7 @@ LK_API void lk_parallel_share(const lk_parallel *parallel, uint32_t *first, uint
                               uint32_t *stride);
 /* Returns this rank's virtual workers in the order of their turns; NULL without `rebalance`. */
 LK_API const uint32_t *lk_parallel_queue(const lk_parallel *parallel);
+
 /* ---- A step ------------------------------------------------------------------------------ */
 
 /* A turn.  In lock step it covers all virtual workers of this rank; virtual_worker is the first.
@@ -253,7 +255,6 @@ LK_API bool lk_parallel_next(lk_parallel *parallel, lk_parallel_turn *turn);
 /* Returns true if the rest of the turn may be skipped: another rank has computed the same virtual
  * worker (duplicate), or the step is complete without this rank (backups). */
 LK_API bool lk_parallel_dropped(lk_parallel *parallel);
-
 /* Merges rows of `width` numbers from all virtual workers along the canonical tree.  `rows` has one
  * row for each virtual worker of this rank and is overwritten; `total` is equal on all ranks.
  * Collective, within a turn in lock step.  lk_parallel_finish() reports a failure. */
@@ -289,7 +290,6 @@ LK_API void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32
  * power of two that is at least `count`, the divisor of the mean loss, which is equal on all ranks;
  * or 1 without scaling.  lk_parallel_finish() removes the factor. */
 LK_API float lk_parallel_loss_scale(lk_parallel *parallel, uint64_t count);
-
 /* Returns the state of the loss scale.  lk_parallel_load_scaler() restores it from a checkpoint on
  * every rank, even without scaling, because optimizers do not count skipped steps. */
 LK_API lk_loss_scaler lk_parallel_scaler(const lk_parallel *parallel);

@@ -361,8 +361,8 @@ struct lk_train_result {
 };
 
 /* Trains as one rank of `comm`, which is NULL if config->calls.enter is set.  lk_train_check() must
- * have completed the configuration.  A rank that fails calls lk_comm_abort(), so the caller need
- * not. */
+ * have completed the configuration; otherwise the run is refused with LK_EINVAL.  A rank that fails
+ * calls lk_comm_abort(), so the caller need not. */
 LK_API LK_NODISCARD lk_status lk_train_run(lk_comm *comm, const lk_train_config *config,
                                            lk_train_result *result);
 

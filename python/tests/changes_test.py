@@ -76,6 +76,8 @@ PROGRAM = """
         model.frozen.weight = torch.nn.Parameter(model.first.weight.data[4:12], requires_grad=False)
     if FAULT == "buffer view":
         model.longest = model.first.weight.data[:, 2]
+    if FAULT == "attribute view":
+        model.norm.flat = model.first.weight.view(-1)
     if run.rank == 1 and FAULT.startswith("other "):
         model.state_dict()[FAULT[6:]].add_(1)
     if run.rank == 1 and FAULT == "graph":
@@ -190,7 +192,8 @@ class Changes(unittest.TestCase):
 
     def test_memory_of_trained_parameters(self):
         for fault, text in (("frozen view", "parameter 'frozen.weight'"),
-                            ("buffer view", "buffer 'longest'"), ("view", "buffer 'longest'")):
+                            ("buffer view", "buffer 'longest'"), ("view", "buffer 'longest'"),
+                            ("attribute view", "attribute 'norm.flat'")):
             for optimizer in ("lockstep", "torch"):
                 self.assert_refused(fault, text + " shares memory with parameter 'first.weight'",
                                     OPTIMIZER=optimizer)

@@ -413,6 +413,10 @@ class Schedulers(unittest.TestCase):
         again = plain.from_json(json.loads(text))
         self.assertEqual(again, value)
         self.assertIs(type(again["e"]), collections.Counter)
+        value = {"f": (1, [2, (3.0,)], ()), (4, 5): ("x",)}   # lists, unless told otherwise
+        text = json.dumps(plain.to_json(value, "v", tuples=True))
+        self.assertEqual(plain.from_json(json.loads(text)), value)
+        self.assertEqual(plain.to_json((1, (2,)), "v"), [1, [2]])
         for wrong, name in (({"a": [1, {2}]}, "v.a.1"), ({"b": 2 ** 63}, "v.b"),
                             ({1: torch.ones(1)}, "v.1.1")):
             with self.assertRaisesRegex(TypeError, f"'{name}'"):

@@ -1,12 +1,16 @@
 """Rank 0 writes the log: JSON lines, and scalars for TensorBoard, where that is installed."""
 
+import contextlib
 import importlib.util
+import io
 import json
+import os
 import pathlib
 import shutil
 import struct
 import subprocess
 import tempfile
+import threading
 import unittest
 
 from support import BUILD, environment, launch
@@ -44,6 +48,60 @@ PROGRAM = """
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+class Said(io.StringIO):
+    """Standard error that calls a function when it gets a text."""
+
+    def __init__(self, text, then):
+        super().__init__()
+        self._text, self._then = text, then
+
+    def write(self, text):
+        if self._text in text:
+            self._then()
+        return super().write(text)
+
+
+class Pipes(unittest.TestCase):
+    MUCH = b"0123456789" * 30000   # more than a pipe holds
+
+    def setUp(self):
+        from lockstep.torch.log_pipe import Pipe
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "pipe")
+        os.mkfifo(self.path)
+        self.reader = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        self.open = lambda limit_s=None, stops=False: Pipe(self.path, limit_s, lambda: stops)
+
+    def read_much(self):
+        os.set_blocking(self.reader, True)
+        self.got = b""
+        while len(self.got) < len(self.MUCH):
+            self.got += os.read(self.reader, 1 << 16)
+
+    def test_a_reader_that_reads_late(self):
+        """It reads when the run has said that it waits."""
+        thread = threading.Thread(target=self.read_much)
+        with contextlib.redirect_stderr(Said("waiting for the reader", thread.start)) as said:
+            self.open().write(self.MUCH)
+        thread.join()
+        self.assertEqual(self.got, self.MUCH)
+        self.assertEqual(said.getvalue().count("is a full pipe, whose reader does not read"), 1)
+        os.close(self.reader)
+
+    def test_a_reader_that_does_not_read(self):
+        from lockstep._library import Error
+        with self.assertRaisesRegex(Error, "pipe' is a full pipe, whose reader does not read"):
+            self.open(limit_s=0.1).write(self.MUCH)
+        with contextlib.redirect_stderr(io.StringIO()) as said:   # the run is to stop
+            self.open(stops=True).write(self.MUCH)
+        self.assertIn("it lacks its last lines", said.getvalue())
+        pipe = self.open()
+        os.close(self.reader)
+        with self.assertRaisesRegex(Error, "nobody reads the log '.*' any more"):
+            pipe.write(b"x")
 
 
 class Logs(unittest.TestCase):
@@ -116,6 +174,16 @@ class Logs(unittest.TestCase):
             ended = launch(PROGRAM, 2, folder=folder, env={"DIES": 1})
             self.assertNotEqual(ended.status, 0)
             self.assertNotIn("weights", self.read(folder)[-1])
+
+    def test_a_log_may_be_a_pipe(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path, read = pathlib.Path(folder, "log.jsonl"), []
+            os.mkfifo(path)
+            reader = threading.Thread(target=lambda: read.append(path.read_text()))
+            reader.start()
+            self.run_program(folder)
+            reader.join()
+            self.assertEqual(len(read[0].splitlines()), 7)
 
     @unittest.skipUnless(importlib.util.find_spec("tensorboard"), "no tensorboard")
     def test_tensorboard(self):

@@ -193,6 +193,7 @@ OWN = """
                 for p in group["params"]:
                     state = self.state[p]
                     state["steps"] = state.get("steps", 0) + 1
+                    state["past"] = state.get("past", ())[-1:] + (state["steps"],)
                     p.sub_(p.grad * group.get("rate", 0.1) / state["steps"])
 
     def loss_sum(model, batch):
@@ -221,6 +222,43 @@ OWN = """
 """
 
 
+# Hooks of optimizers, and states that a rank has otherwise than the others.
+HOOKS = """
+    import os
+    import torch, torch.nn.functional as F
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    import lockstep.torch as lk
+
+    def loss_sum(model, batch):
+        x, y = batch
+        return F.cross_entropy(model(x), y, reduction="sum"), y.numel()
+
+    run = lk.init(seed=1, virtual_workers=4)
+    model = run.prepare(torch.nn.Linear(8, 3))
+    make = lk.AdamW if os.environ.get("OURS") else torch.optim.AdamW
+    opt = make(model.parameters(), lr=0.02)
+    called = []
+    handle = opt.register_step_post_hook(
+        lambda optimizer, args, kwargs: called.append((optimizer is opt, args[0] is opt, kwargs)))
+    register_optimizer_step_post_hook(lambda *_: called.append("all"))
+    try:
+        opt.register_step_pre_hook(lambda *_: called.append("before"))
+    except RuntimeError as error:
+        run.print("pre", error)
+    if os.environ.get("DIFFERS"):
+        for p in model.parameters():
+            opt.state[p] = {"step": torch.tensor(1.0), "exp_avg": torch.full_like(p, run.rank),
+                            "exp_avg_sq": torch.ones_like(p)}
+    points = torch.utils.data.TensorDataset(torch.randn(32, 8), torch.arange(32) % 3)
+    data = run.loader(points, global_batch=8)
+    for step in run.steps(3):
+        run.step(loss_sum, data, opt)
+        if step == 1:
+            handle.remove()
+    run.print("called", called)
+"""
+
+
 class Optimizers(unittest.TestCase):
     def run_program(self, workers, **env):
         with tempfile.TemporaryDirectory() as folder:
@@ -241,6 +279,26 @@ class Optimizers(unittest.TestCase):
             self.run_program(1, OPTIMIZERS="adagrad", SAVED=saved, UNTIL=5)
             rest = self.run_program(3, OPTIMIZERS="adagrad", SAVED=saved)
         self.assertEqual(rest.value("weights.adagrad"), whole.value("weights.adagrad"))
+
+    def run_hooks(self, workers, **env):
+        with tempfile.TemporaryDirectory() as folder:
+            return launch(HOOKS, workers, folder=folder, env=env)
+
+    def test_hooks_are_called(self):
+        ours, torchs = self.run_hooks(2, OURS=1), self.run_hooks(2)
+        for ended in ours, torchs:
+            self.assertEqual(ended.status, 0, ended.err)
+        each = "(True, True, {})"
+        self.assertEqual(ours.value("called"), f"[{each}, 'all', {each}, 'all', 'all']")
+        self.assertIn("has no moment for a pre-hook", ours.value("pre"))
+        self.assertEqual(torchs.value("called"), f"['before', {each}, 'all', 'before', {each}, "
+                                                 "'all', 'before', 'all']")
+
+    def test_other_states_on_a_rank_are_named(self):
+        ended = self.run_hooks(2, DIFFERS=1)
+        self.assertEqual(ended.status, 1)
+        self.assertIn("ranks 0 and 1 start with different values of 'weight.exp_avg'", ended.err)
+        self.assertEqual(self.run_hooks(1, DIFFERS=1).status, 0)
 
     def test_optimizers_of_the_user(self):
         ended = []

@@ -81,6 +81,13 @@ const char *lk_status_text(lk_status status)
     }
 }
 
+lk_status lki_check_given(const char *call, const char *argument, const void *given, size_t count)
+{
+    if (given != NULL || count == 0)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "%s: `%s` is NULL", call, argument);
+}
+
 const char *lk_label_name(lk_label label)
 {
     switch (label) {

@@ -31,6 +31,11 @@ lk_status lki_fail(lk_status status, const char *file, int line, const char *for
  * error->status. */
 lk_status lki_fail_again(const lk_error *error);
 
+/* Returns LK_EINVAL if an argument of `count` elements is NULL, unless `count` is 0.  The message
+ * names the call and the argument. */
+LK_NODISCARD lk_status lki_check_given(const char *call, const char *argument, const void *given,
+                                       size_t count);
+
 /* Returns from the enclosing function with the status of `call` if it fails. */
 #define LK_TRY(call)                                                                             \
     do {                                                                                         \

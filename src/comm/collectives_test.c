@@ -113,6 +113,50 @@ static bool refuses_nonsense(lk_comm *comm, void *context)
     return true;
 }
 
+/* Returns true if a call was refused with a message that names an argument. */
+static bool names(lk_status status, const char *argument)
+{
+    char text[64];
+    snprintf(text, sizeof text, "`%s` is NULL", argument);
+    if (status == LK_EINVAL && strstr(lk_error_last()->message, text) != NULL)
+        return true;
+    print_message("%d, %s\n", (int)status, lk_error_last()->message);
+    return false;
+}
+
+static bool refuses_missing_lists(lk_comm *comm, void *context)
+{
+    const size_t     none[WORLD_MAX] = { 0 };
+    const lk_tree_op slices = { .leaves = 1, .slice_count = 1 };
+    const lk_tree_op nodes  = { .leaves = 1, .node_count = 1 };
+    float            buffer[8] = { 0 };
+    double           seconds;
+    uint32_t         count;
+    lk_request      *request;
+    lk_comm         *group;
+    lk_arena        *arena;
+    (void)context;
+    CHECK(names(lk_all_gather_v(comm, NULL, NULL, NULL), "bytes"));
+    CHECK(names(lk_all_gather_v_start(&request, comm, NULL, NULL, NULL), "bytes"));
+    CHECK(names(lk_all_to_all_v(comm, NULL, NULL, NULL, none), "send_bytes"));
+    CHECK(names(lk_all_to_all_v_start(&request, comm, NULL, none, NULL, NULL), "recv_bytes"));
+    CHECK(names(lk_reduce_scatter_v(comm, NULL, NULL, NULL, LK_F32, LK_SUM), "counts"));
+    CHECK(names(lk_reduce_scatter_v_start(&request, comm, buffer, NULL, NULL, LK_F32, LK_SUM),
+                "counts"));
+    CHECK(names(lk_all_reduce_many(comm, NULL, 2, LK_SUM), "parts"));
+    CHECK(names(lk_tree_reduce(comm, &slices), "slices"));
+    CHECK(names(lk_tree_reduce(comm, &nodes), "nodes"));
+    CHECK(names(lk_comm_subset(&group, comm, NULL, 1), "ranks") && group == NULL);
+    CHECK(names(lk_comm_arena(&arena, comm, NULL, 64), "name") && arena == NULL);
+    CHECK(names(lk_arena_mirror(comm, NULL, 0, none), "arena"));
+    CHECK(names(lk_comm_explain(comm, NULL, 4, NULL, 0, &count), "operation"));
+    CHECK(names(lk_comm_explain(comm, "all_reduce", 4, NULL, 3, &count), "out"));
+    CHECK(names(lk_comm_read_tuning(NULL, &seconds, &seconds), "path"));
+    CHECK(lk_comm_arena(&arena, comm, "mirrored", 64) == LK_OK);
+    CHECK(names(lk_arena_mirror(comm, arena, 0, NULL), "bytes"));
+    return lk_barrier(comm) == LK_OK; /* the refused calls have changed nothing */
+}
+
 /* ---- broadcast and all_gather ------------------------------------------------------------ */
 
 static unsigned char byte_of(uint32_t rank, size_t i, uint32_t call)
@@ -285,6 +329,13 @@ static void invalid_calls_are_refused(void **state)
     on_hosts(refuses_nonsense, NULL);
 }
 
+static void missing_lists_are_refused_by_name(void **state)
+{
+    (void)state;
+    every_size(refuses_missing_lists, NULL);
+    on_hosts(refuses_missing_lists, NULL);
+}
+
 static void barriers_order_memory(void **state)
 {
     uint32_t rounds = 300;
@@ -305,6 +356,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(invalid_calls_are_refused),
+        cmocka_unit_test(missing_lists_are_refused_by_name),
         cmocka_unit_test(barriers_order_memory),
         cmocka_unit_test(many_small_operations_work_in_a_row),
         cmocka_unit_test(vectors_of_all_sizes_arrive),

@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -332,24 +333,36 @@ lk_status lk_launcher_describe(char *out, size_t bytes)
     return by_mpi ? LK_OK : lki_foreign_check_hosts(&job);
 }
 
-/* The process that has taken the launcher's descriptors.  Later their numbers may be those of
- * others, such as a connection of the group.  A global variable, because the environment that has
- * the numbers is global. */
-static pid_t taker;
+/* Takes the control memory that the launcher has provided.  An eventfd takes the memory's number,
+ * by which a second call is recognised, also in a forked child.  So nothing reads the numbers of
+ * the launcher's descriptors again, which may later be those of a connection of the group. */
+static lk_status take_control(int *out)
+{
+    int named, mark = eventfd(0, EFD_CLOEXEC);
+
+    lk_status status = read_descriptor(&named, "LOCKSTEP_CONTROL_FD");
+    if (status == LK_OK && fcntl(named, F_GET_SEALS) < 0) /* every memfd has seals */
+        status = lk_fail(LK_EINVAL, "LOCKSTEP_CONTROL_FD=%d is not the memory of a group: "
+                         "lk_join() was called before, and a process joins its group once", named);
+    if (status == LK_OK && (*out = fcntl(named, F_DUPFD_CLOEXEC, 0)) < 0)
+        status = lk_fail(LK_EIO, "cannot take LOCKSTEP_CONTROL_FD=%d: %s", named, strerror(errno));
+    if (status == LK_OK && (mark < 0 || dup3(mark, named, O_CLOEXEC) < 0))
+        status = lk_fail(LK_EIO, "cannot take LOCKSTEP_CONTROL_FD=%d: %s", named, strerror(errno));
+    if (mark >= 0)
+        (void)close(mark);
+    return status;
+}
 
 /* Reads the variables, descriptors and key that Lockstep's launcher has provided. */
 static lk_status find_ours(inheritance *from, const lk_join_options *options)
 {
     LK_TRY(read_ours(from));
-    if (taker == getpid())
-        return lk_fail(LK_EINVAL, "lk_join() was called before: a process joins its group once");
     if (options->timeout_ms != 0)
         from->options.timeout_ms = options->timeout_ms;
     from->options.flight = getenv("LOCKSTEP_FLIGHT");
-    LK_TRY(read_descriptor(&from->control, "LOCKSTEP_CONTROL_FD"));
+    LK_TRY(take_control(&from->control));
     LK_TRY(read_descriptor(&from->socket, "LOCKSTEP_SOCKET_FD"));
     LK_TRY(read_key(from));
-    taker = getpid();
     leave_signals_to_launcher(options->leaves);
     return LK_OK;
 }

@@ -28,6 +28,37 @@ static char self[SELF_BYTES];
         }                                                                                        \
     } while (0)
 
+/* A child of fork() and a program that exec() starts have the environment of the worker. */
+static int join_in_child(void)
+{
+    static char word[] = "worker", mode[] = "join_executed";
+    char       *argv[] = { self, word, mode, NULL };
+    lk_comm    *comm, *again;
+    int         end = -1;
+    MUST(lk_join(&comm) == LK_OK);
+    for (int executes = 0; executes < 2; executes++) {
+        pid_t child = fork();
+        if (child == 0 && executes)
+            (void)execv(self, argv);
+        if (child == 0) {
+            const bool refused = lk_join(&again) == LK_EINVAL && again == NULL;
+            _exit(refused && strstr(lk_error_last()->message, "joins its group once") ? 0 : 1);
+        }
+        MUST(waitpid(child, &end, 0) == child && end == 0);
+    }
+    MUST(lk_barrier(comm) == LK_OK);
+    lk_comm_free(comm);
+    return 0;
+}
+
+static int join_executed(void)
+{
+    lk_comm *again;
+    MUST(lk_join(&again) == LK_EINVAL && again == NULL);
+    MUST(strstr(lk_error_last()->message, "is not open here") != NULL);
+    return 0;
+}
+
 /* Numbers of descriptors that the first lk_join() has closed are soon those of connections. */
 static int join_again(void)
 {
@@ -61,6 +92,19 @@ static int free_in_child(void)
     return 0;
 }
 
+static int run(const char *mode)
+{
+    static const struct {
+        const char *name;
+        int (*run)(void);
+    } modes[] = { { "join_again", join_again }, { "join_in_child", join_in_child },
+                  { "join_executed", join_executed }, { "free_in_child", free_in_child } };
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
+        if (strcmp(mode, modes[i].name) == 0)
+            return modes[i].run();
+    return 91;
+}
+
 static void work(const char *mode)
 {
     static char       word[]  = "worker";
@@ -85,6 +129,12 @@ static void a_second_join_is_refused_and_harmless(void **state)
     work("join_again");
 }
 
+static void children_of_a_worker_cannot_join(void **state)
+{
+    (void)state;
+    work("join_in_child");
+}
+
 static void a_forked_child_does_not_leave_for_its_parent(void **state)
 {
     (void)state;
@@ -94,9 +144,10 @@ static void a_forked_child_does_not_leave_for_its_parent(void **state)
 int main(int argc, char **argv)
 {
     if (self_is_worker(self, argc, argv))
-        return strcmp(argv[argc - 1], "join_again") == 0 ? join_again() : free_in_child();
+        return run(argv[argc - 1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_join_is_refused_and_harmless),
+        cmocka_unit_test(children_of_a_worker_cannot_join),
         cmocka_unit_test(a_forked_child_does_not_leave_for_its_parent),
     };
     return cmocka_run_group_tests_name("launch.joined", tests, NULL, NULL);

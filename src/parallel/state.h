@@ -267,6 +267,12 @@ static inline void lki_step_keep(lk_parallel *parallel, lk_status status)
  * the memory of their gradients, nor read buffers into which they still receive. */
 float *lki_scrap(const lk_parallel *parallel, float **at);
 
+/* Returns true if there is such a parameter.  Otherwise sets the thread's last error. */
+bool lki_has_param(const lk_parallel *parallel, uint32_t param);
+
+/* Returns LK_EINVAL while a step is under way. */
+LK_NODISCARD lk_status lki_check_idle(const lk_parallel *parallel, const char *call);
+
 /* Returns lki_effects.cut in the current step. */
 static inline uint32_t lki_cut(const lk_parallel *parallel)
 {
@@ -370,6 +376,15 @@ LK_NODISCARD lk_status lki_rules_open(lk_parallel *parallel, const lk_param *par
  * frees.  `failed` is this rank's object of that group, or NULL.  Collective. */
 LK_NODISCARD lk_status lki_rules_recall(lk_param_rule **out, const lk_parallel *parallel,
                                         const lk_parallel *failed, uint64_t step);
+
+/* Copies the options.  LK_EINVAL if a list of them or of parameters is missing, or if LK_F16 is
+ * used without a decision about the loss scale.  Defined in arguments.c, as the next function. */
+LK_NODISCARD lk_status lki_parallel_take(lk_parallel_options *out, const lk_param *params,
+                                         uint32_t param_count, const lk_parallel_options *options);
+
+/* Checks options that need no layout. */
+LK_NODISCARD lk_status lki_parallel_check(const lk_parallel *parallel,
+                                          const lk_parallel_options *options);
 
 /* Computes all fields that need neither memory for values nor other ranks.  parallel->world,
  * parallel->rank and parallel->joint must be set.  Makes turns single if they cannot be joined.

@@ -184,7 +184,7 @@ def schedulers_to_json(schedulers):
         # before torch 2.1 OneCycleLR lists a method of its own, which the new object has, too
         state = {k: v for k, v in scheduler.state_dict().items()
                  if getattr(v, "__self__", None) is not scheduler}
-        described.append({"class": kind, "state": plain.to_json(state, kind)})
+        described.append({"class": kind, "state": plain.to_json(state, kind, tuples=True)})
     return described
 
 
@@ -213,7 +213,7 @@ class Contents:
             for part, found in ((_NUMBERS, optimizer.numbers(names)),
                                 (_FORMS, optimizer.forms(names))):
                 if found:
-                    self.config[part] = plain.to_json(found, "optimizer.state")
+                    self.config[part] = plain.to_json(found, "optimizer.state", tuples=True)
         self.exactness_id = environment.exactness_id(self.machine)
 
 

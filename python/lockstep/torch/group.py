@@ -174,6 +174,10 @@ class Group:
             level = [[a + b for a, b in zip(*pair)] for pair in pairs] + level[len(level) // 2 * 2:]
         return level[0]
 
+    def limit_s(self):
+        """Return how many seconds rank 0 may keep the others waiting; None if there are none."""
+        return None if self.size == 1 else self._wait_ms * 0.75e-3
+
     def stop_requested(self):
         """Return true if the launcher was asked to stop this job.  Ranks may learn it at
         different times."""

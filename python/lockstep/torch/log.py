@@ -15,6 +15,7 @@ from lockstep import __version__
 from lockstep._library import Error
 from lockstep.torch import checkpoint
 from lockstep.torch.compress import settle
+from lockstep.torch.log_pipe import Pipe, is_pipe
 from lockstep.torch.results import Evaluation
 
 
@@ -24,10 +25,11 @@ class Log:
     path: the file of JSON lines, or None.
     tensorboard: the directory of TensorBoard's event files, or None.  Raise ``ImportError`` if the
     package tensorboard is not installed.
+    group: that of the run.
     """
 
-    def __init__(self, path, tensorboard):
-        self._path, self._directory = path, tensorboard
+    def __init__(self, path, tensorboard, group):
+        self._path, self._directory, self._group = path, tensorboard, group
         self._file = self._writer = None
         if tensorboard is not None:
             self._make_writer = _summary_writer()
@@ -50,13 +52,18 @@ class Log:
             kept = _prefix(old, step) if step else b""
             if old:
                 note = self._check_old(old, step, json.loads(json.dumps(head)))
-            self._file = open(self._path, "ab")
+            self._file = self._open()
             if os.path.isfile(self._path):
                 self._file.truncate(len(kept))
         except OSError as failure:
             raise Error("EIO", f"cannot write the log '{self._path}': {failure}") from None
         self.add_line({"step": step, "lockstep": __version__, **head})
         return note
+
+    def _open(self):
+        if is_pipe(self._path):
+            return Pipe(self._path, self._group.limit_s(), self._group.stop_requested)
+        return open(self._path, "ab")
 
     def _check_old(self, old, step, head):
         """Return a note on what becomes of an old log, or None.  Raise ``lockstep.Error`` if it
@@ -89,7 +96,7 @@ class Log:
         if self._path is None:
             return
         if self._file is None:   # the successor of a rank 0 that was lost
-            self._file = open(self._path, "ab")
+            self._file = self._open()
         line = {key: None if isinstance(value, float) and not math.isfinite(value) else value
                 for key, value in fields.items()}
         self._file.write(json.dumps({**line, "time": round(time.time(), 3)}).encode() + b"\n")

@@ -296,7 +296,7 @@ def _describe_added(module):
     """Return [name, type, shape] of each tensor that methods of modules add to the state dict, and
     [name, value] of what is no tensor."""
     return [[name, str(value.dtype).split(".")[1], list(value.shape)]
-            if isinstance(value, torch.Tensor) else [name, plain.to_json(value, name)]
+            if isinstance(value, torch.Tensor) else [name, plain.to_json(value, name, tuples=True)]
             for name, value in checkpoint.added_state(module).items()]
 
 
@@ -315,7 +315,7 @@ def _describe_states(run):
             described.append([i, name, value.device.type, str(value.dtype).split(".")[1],
                               list(value.shape), list(value.stride())])
         else:
-            described.append([i, name, plain.to_json(value, name)])
+            described.append([i, name, plain.to_json(value, name, tuples=True)])
     return described
 
 

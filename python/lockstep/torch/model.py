@@ -70,6 +70,14 @@ def _places(module):
                for path, m in modules for key in m._buffers.keys()])
 
 
+def _attributes(module):
+    """Return the places of tensors that modules have as plain attributes.  Those of which there is
+    an original, as of torch's spectral_norm(), are computed before each use."""
+    return [_Place("attribute", path, vars(m), key) for path, m in module.named_modules()
+            for key, value in vars(m).items()
+            if isinstance(value, torch.Tensor) and f"{key}_orig" not in m._parameters]
+
+
 def _layers(module, buffers):
     """Return {path: (module, names)} of the modules that have parameters, or buffers that must not
     change in turns, and the names of these."""
@@ -257,11 +265,12 @@ class Model:
                                  "to tie them, assign the same Parameter to both modules")
 
     def _refuse_views(self):
-        """Raise ``ValueError`` if a buffer, or a parameter that is not trained, shares memory with
-        one that is.  It would not follow when that moves to the library's memory."""
+        """Raise ``ValueError`` if a buffer, an attribute or a parameter that is not trained shares
+        memory with one that is.  It would not follow when that moves to the library's memory."""
         self._tensors = [place.tensor() for place in self._places]
         spans = sorted((*_span(p), name) for name, p in zip(self.names, self.params))
-        for place, tensor in zip(self._places, self._tensors):
+        for place in (*self._places, *_attributes(self.module)):
+            tensor = place.tensor()
             if (not _is_plain(tensor) or id(tensor) in self._known
                     or tensor.device != self.device):
                 continue
@@ -270,8 +279,11 @@ class Model:
             if i >= 0 and spans[i][1] > first:
                 raise ValueError(
                     f"{place.kind} '{place.name}' shares memory with parameter '{spans[i][2]}', "
-                    "which is trained, but is not the same object: to tie them, assign the same "
-                    "Parameter to both modules; otherwise make it from a clone()")
+                    "which is trained, but is not the same object, and would not follow it: "
+                    + ("make the view where it is used, as in forward()"
+                       if place.kind == "attribute" else
+                       "to tie them, assign the same Parameter to both modules")
+                    + "; otherwise make it from a clone()")
 
     @staticmethod
     def _check(name, parameter):
@@ -298,17 +310,19 @@ class Model:
 
     # ---- What ranks must have alike ----------------------------------------------------------
 
-    def compare_values(self, group, buffers):
+    def compare_values(self, group, buffers, more):
         """Raise ``lockstep.Error`` on all ranks if a rank has another value of a parameter that is
         not trained, or of a buffer, than rank 0.  The library compares the trained parameters.
 
         buffers: "ignore" leaves out all buffers but running statistics.
+        more: digests of other values, by name.
         """
         left_out = self._watched[self._parameters:] if buffers == "ignore" else []
         skipped = self._known.union(id(place.tensor()) for place in left_out)
         digests = {place.name: trace.digest(tensor)
                    for place, tensor in zip(self._places, self._tensors)
                    if tensor is not None and id(tensor) not in skipped}
+        digests.update(more)
         found = first_that_differs(group, digests)
         if found is not None:
             odd, mine, wanted = found

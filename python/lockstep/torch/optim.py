@@ -12,9 +12,11 @@ from collections.abc import Iterable
 from typing import Any, Tuple, Union
 
 import torch
+import torch.optim.optimizer as torch_optimizer
 
 from lockstep import _library
 from lockstep._library import layout, lk
+from lockstep.torch import trace
 from lockstep.torch.model import is_dense
 
 # What torch's optimizers take: parameters, or parameter groups.
@@ -142,6 +144,20 @@ class Optimizer(torch.optim.Optimizer):
 
     def update(self):
         """Called after a step, with the mean gradients in ``.grad`` if not `in_library`."""
+
+    def register_step_pre_hook(self, hook):
+        """Refuse a hook that would see the gradients before the update."""
+        raise RuntimeError(f"{type(self).__name__} has no moment for a pre-hook of step(): the C "
+                           "library updates each part of the parameters as soon as it has the sum "
+                           "of its gradients.  Use a post-hook, `clip_norm` or `clip_value`, or an "
+                           "optimizer of torch, whose hooks are called")
+
+    def call_post_hooks(self):
+        """Call what was given to register_step_post_hook(), on this optimizer or on all."""
+        own = getattr(self, "_optimizer_step_post_hooks", {})   # before torch 2.0 there are none
+        of_all = getattr(torch_optimizer, "_global_optimizer_post_hooks", {})
+        for hook in [*own.values(), *of_all.values()]:
+            hook(self, (self,), {})   # as torch does
 
 
 class SGD(Optimizer):
@@ -407,6 +423,11 @@ class FromTorch:
             if name not in ("state", "param_groups"):
                 raise TypeError(f"{kind}.state_dict() has '{name}' besides the states of "
                                 f"parameters; {advice}")
+
+    def digests(self, names):
+        """Return {"NAME.key": a digest of its value} of the states, which must be equal on all
+        ranks.  `names` are those of parameters, by id."""
+        return {name: trace.digest(value) for name, value in self._named_states(names)}
 
     def numbers(self, names):
         """Return {"NAME.step": value} of the states that are no tensors.  `names` are those of

@@ -1,20 +1,24 @@
 """Values of Python as JSON, and back, for the manifests of checkpoints.
 
 JSON has no infinities, no tuples and only strings as keys.  Schedulers of torch have such values:
-ReduceLROnPlateau begins with an infinite `best`, and MultiStepLR has a Counter of steps.  Tuples
-become lists; the others become an object with one key, which JSON from elsewhere does not have.
+ReduceLROnPlateau begins with an infinite `best`, and MultiStepLR has a Counter of steps.  They
+become an object with one key, which JSON from elsewhere does not have.  Tuples become lists where a
+configuration is described, and are kept in values that a program gets back.
 """
 
 import collections
 import math
 
 _INT_MAX = 2 ** 63 - 1
-_FLOAT, _ITEMS, _COUNTER = "__float__", "__items__", "__counter__"
+_FLOAT, _ITEMS, _COUNTER, _TUPLE = "__float__", "__items__", "__counter__", "__tuple__"
 
 
-def to_json(value, name):
+def to_json(value, name, tuples=False):
     """Return `value` with types of JSON only.  Raise ``TypeError`` with the name of the first part
-    that has no such form; `name` is that of the whole."""
+    that has no such form; `name` is that of the whole.
+
+    tuples: ``from_json()`` returns tuples for tuples, and else lists.
+    """
     if value is None or isinstance(value, (bool, str)):
         return value
     if type(value) is int and -_INT_MAX <= value <= _INT_MAX:
@@ -22,22 +26,24 @@ def to_json(value, name):
     if isinstance(value, float):   # also that of NumPy
         return float(value) if math.isfinite(value) else {_FLOAT: repr(float(value))}
     if isinstance(value, (list, tuple)):
-        return [to_json(v, f"{name}.{i}") for i, v in enumerate(value)]
+        items = [to_json(v, f"{name}.{i}", tuples) for i, v in enumerate(value)]
+        return {_TUPLE: items} if tuples and isinstance(value, tuple) else items
     if isinstance(value, dict):
-        return _object(value, name)
+        return _object(value, name, tuples)
     raise TypeError(f"'{name}' is {value!r} of type {type(value).__name__}, which a checkpoint "
                     "cannot hold: it holds numbers, text, lists and dicts of them")
 
 
-def _object(value, name):
+def _object(value, name, tuples):
     if type(value) is not collections.Counter and all(isinstance(k, str) for k in value):
-        return {k: to_json(v, f"{name}.{k}") for k, v in value.items()}
+        return {k: to_json(v, f"{name}.{k}", tuples) for k, v in value.items()}
     kind = _COUNTER if isinstance(value, collections.Counter) else _ITEMS
-    return {kind: [to_json(pair, f"{name}.{pair[0]}") for pair in value.items()]}
+    return {kind: [[to_json(part, f"{name}.{pair[0]}.{i}", tuples) for i, part in enumerate(pair)]
+                   for pair in value.items()]}
 
 
 def from_json(value):
-    """Return what ``to_json()`` was given, with lists for tuples."""
+    """Return what ``to_json()`` was given."""
     if isinstance(value, list):
         return [from_json(v) for v in value]
     if not isinstance(value, dict):
@@ -46,6 +52,8 @@ def from_json(value):
         (kind, content), = value.items()
         if kind == _FLOAT:
             return float(content)
+        if kind == _TUPLE:
+            return tuple(from_json(content))
         if kind in (_ITEMS, _COUNTER):
             pairs = dict(from_json(content))
             return collections.Counter(pairs) if kind == _COUNTER else pairs

@@ -187,7 +187,7 @@ class Run:
         self._check_data = None     # compares that of the next step
         self._schedulers = ()
         self._directory, self._keep = None, 0   # of the last save() or resume()
-        self._log = Log(settings["log"], settings["tensorboard"])
+        self._log = Log(settings["log"], settings["tensorboard"], self._group)
         self._total = None          # of the first loop over steps()
         self._stopped = False       # on request
         self._hash = None           # (step, hash of the weights), if the program asked for it
@@ -333,7 +333,7 @@ class Run:
 
     def _compare_ranks(self, data):
         """Fail on all ranks if they have made another optimizer or loader, or other values of what
-        is not trained.  The library compares the parameters that are."""
+        is not trained and of states of torch's optimizers.  The library compares the rest."""
         described = {f"the learning rate of parameter group {i}": optim.rate(group)
                      for i, group in enumerate(self._optimizer.param_groups)}
         for part in (self._optimizer, data):
@@ -342,7 +342,11 @@ class Run:
         described.update(self._model.momenta())
         agree(self._group, described, environment.first_difference,
               "every rank must make the same model, optimizer and loader")
-        self._model.compare_values(self._group, self._settings["buffers"])
+        states = {}
+        if not self._optimizer.in_library:
+            model = self._model
+            states = self._optimizer.digests(dict(zip(map(id, model.params), model.names)))
+        self._model.compare_values(self._group, self._settings["buffers"], states)
 
     def _take_optimizer(self, optimizer):
         if optimizer is None or optimizer is self._given_optimizer:
@@ -429,6 +433,8 @@ class Run:
             self._observer.begin(number)
         result = self._collective("run.step()", attempt, agrees=True)
         self._take_step(number + 1)
+        if self._optimizer.in_library:
+            self._optimizer.call_post_hooks()
         if self._observer is not None:
             self._observer.end(number, result)
         return StepResult(number, result.loss, result.grad_norm, result.count, result.hits,

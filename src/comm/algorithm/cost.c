@@ -344,6 +344,7 @@ lk_status lk_comm_read_tuning(const char *path, double *latency, double *bandwid
 {
     lki_model constants;
 
+    LK_TRY(lki_check_given("read_tuning", "path", path, 1));
     LK_TRY(lki_model_read(&constants, path));
     *latency   = constants.alpha;
     *bandwidth = 1 / constants.beta;

@@ -69,7 +69,7 @@ static lk_status fill_uneven(lk_request *r, const size_t *bytes)
 {
     lk_comm *comm = r->comm;
 
-    LK_TRY(lki_offsets(r->offsets, comm, bytes, 1, "all_gather_v"));
+    LK_TRY(lki_offsets(r->offsets, comm, bytes, 1, "all_gather_v", "bytes"));
     size_t at = r->offsets[comm->rank], total = r->offsets[comm->size];
     LK_TRY(lki_check_buffers("all_gather_v", r->send, bytes[comm->rank], r->recv, total,
                              r->send == lki_at(r->recv, at)));

@@ -83,6 +83,7 @@ static lk_status run(lk_comm *comm, const lk_reduce_part *parts, size_t length, 
 lk_status lk_all_reduce_many(lk_comm *comm, const lk_reduce_part *parts, size_t part_count,
                              lk_reduce_op op)
 {
+    LK_TRY(lki_check_given("all_reduce_many", "parts", parts, part_count));
     LK_TRY(check(parts, part_count, op));
     for (size_t k = 0; k < part_count;) {
         size_t length = run_length(parts + k, part_count - k, op);

@@ -59,8 +59,8 @@ static lk_status fill_uneven(lk_request *r, const size_t *send_bytes, const size
     size_t  *send = r->offsets, *recv = send + size + 1;
     bool     same = true;
 
-    LK_TRY(lki_offsets(send, r->comm, send_bytes, 1, "all_to_all_v"));
-    LK_TRY(lki_offsets(recv, r->comm, recv_bytes, 1, "all_to_all_v"));
+    LK_TRY(lki_offsets(send, r->comm, send_bytes, 1, "all_to_all_v", "send_bytes"));
+    LK_TRY(lki_offsets(recv, r->comm, recv_bytes, 1, "all_to_all_v", "recv_bytes"));
     for (uint32_t rank = 0; rank < size; rank++) {
         same       = same && send_bytes[rank] == recv_bytes[rank];
         r->longest = lki_max(r->longest, send_bytes[rank]);

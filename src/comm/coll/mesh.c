@@ -231,6 +231,7 @@ lk_status lk_mesh_rank(uint32_t *out, const lk_mesh *mesh, const uint32_t *coord
 {
     uint32_t rank = 0;
 
+    LK_TRY(lki_check_given("mesh_rank", "coordinates", coordinates, mesh->count));
     for (uint32_t i = 0; i < mesh->count; i++) {
         if (coordinates[i] >= mesh->axes[i].size)
             return lk_fail(LK_EINVAL, "coordinate %u along axis %.60s, which has size %u",

@@ -98,6 +98,7 @@ static bool knows_coordinates(const lk_mesh *mesh, lk_comm *comm, const shape *s
     wanted[1] = s->size[1];
     CHECK(lk_mesh_rank(&back, mesh, wanted) == LK_EINVAL);
     CHECK(strstr(lk_error_last()->message, "along axis pipeline, which has size") != NULL);
+    CHECK(lk_mesh_rank(&back, mesh, NULL) == LK_EINVAL);
     return true;
 }
 

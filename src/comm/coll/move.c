@@ -56,8 +56,9 @@ lk_status lki_total(size_t *total, const char *name, size_t a, size_t b)
 }
 
 lk_status lki_offsets(size_t *offsets, const lk_comm *comm, const size_t *sizes, size_t width,
-                      const char *name)
+                      const char *name, const char *list)
 {
+    LK_TRY(lki_check_given(name, list, sizes, comm->size));
     for (uint32_t rank = 0; rank < comm->size; rank++) {
         size_t bytes;
         LK_TRY(lki_total(&bytes, name, sizes[rank], width));

@@ -24,10 +24,10 @@ void      lki_reach_tell(const lk_request *request, const lki_reach *mine);
 /* Returns the description that `rank` has published. */
 lki_reach lki_reach_of(const lk_request *request, uint32_t rank);
 
-/* Computes the offsets of consecutive parts; offsets[size] is the total.  LK_EINVAL if the total
- * exceeds the address space. */
+/* Computes the offsets of consecutive parts; offsets[size] is the total.  LK_EINVAL if `sizes`,
+ * which is called `list` in messages, is NULL, or if the total exceeds the address space. */
 LK_NODISCARD lk_status lki_offsets(size_t *offsets, const lk_comm *comm, const size_t *sizes,
-                                   size_t width, const char *name);
+                                   size_t width, const char *name, const char *list);
 
 /* Computes *total = a * b.  LK_EINVAL if the product exceeds the address space. */
 LK_NODISCARD lk_status lki_total(size_t *total, const char *name, size_t a, size_t b);

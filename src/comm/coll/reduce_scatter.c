@@ -249,7 +249,7 @@ static lk_status fill_uneven(lk_request *r, const size_t *counts)
     lk_comm *comm  = r->comm;
     size_t   width = r->reduce.width, bytes;
 
-    LK_TRY(lki_offsets(r->offsets, comm, counts, width, "reduce_scatter_v"));
+    LK_TRY(lki_offsets(r->offsets, comm, counts, width, "reduce_scatter_v", "counts"));
     r->send_bytes = r->offsets[comm->size];
     LK_TRY(lki_check_reduction(&bytes, "reduce_scatter_v", r->send, r->recv, r->send_bytes / width,
                                r->reduce.dtype, r->reduce.op));

@@ -226,6 +226,7 @@ lk_status lk_comm_subset(lk_comm **out, lk_comm *comm, const uint32_t *ranks, ui
     choice mine = { LK_NO_COLOR, 0 };
 
     *out = NULL;
+    LK_TRY(lki_check_given("subset", "ranks", ranks, count));
     for (uint32_t i = 0; i < count; i++) {
         if (ranks[i] >= comm->size)
             return lk_fail(LK_EINVAL, "subset: rank %u in a group of %u", ranks[i], comm->size);

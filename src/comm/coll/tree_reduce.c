@@ -235,6 +235,8 @@ static const lki_algorithm algorithm = { .publish = tell_nodes, .plan = plan, .a
 
 static lk_status prepare(lk_request *r, lk_comm *comm, const lk_tree_op *tree)
 {
+    LK_TRY(lki_check_given("tree_reduce", "slices", tree->slices, tree->slice_count));
+    LK_TRY(lki_check_given("tree_reduce", "nodes", tree->nodes, tree->node_count));
     LK_TRY(check_slices(comm, tree));
     LK_TRY(check_nodes(comm, tree));
     *r = (lk_request){ .comm = comm, .how = &algorithm, .tree = *tree };

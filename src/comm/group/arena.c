@@ -267,6 +267,7 @@ lk_status lk_comm_arena(lk_arena **out, lk_comm *comm, const char *name, size_t 
     int       open;
 
     *out = NULL;
+    LK_TRY(lki_check_given("arena", "name", name, 1));
     if (bytes == 0 || bytes > (size_t)INT64_MAX / 2)
         return lk_fail(LK_EINVAL, "arena %s of %zu bytes", name, bytes);
     if (comm->span != NULL)
@@ -442,6 +443,8 @@ lk_status lk_arena_mirror(lk_comm *comm, lk_arena *arena, size_t offset, const s
 {
     size_t end = offset;
 
+    LK_TRY(lki_check_given("mirror", "arena", arena, 1));
+    LK_TRY(lki_check_given("mirror", "bytes", bytes, comm->size));
     for (uint32_t rank = 0; rank < comm->size; rank++)
         if (__builtin_add_overflow(end, bytes[rank], &end) || end > arena->bytes)
             return lk_fail(LK_EINVAL, "mirror: the pieces up to rank %u's end outside of the arena "

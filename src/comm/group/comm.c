@@ -249,6 +249,7 @@ void lk_comm_free(lk_comm *comm)
 {
     if (comm == NULL || comm->self->process != getpid())
         return; /* a forked child must not take its parent out of the group */
+    lki_requests_abandon(comm);
     lki_requests_orphan(comm);
     atomic_store(comm->span != NULL ? &comm->span->local->seat->left : &comm->seat->left, 1);
     lki_wake_all(comm->board);

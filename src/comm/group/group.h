@@ -226,6 +226,10 @@ LK_NODISCARD lk_status lki_agree(lk_comm *comm, lk_status mine);
  * (request.c). */
 bool lki_progress(lk_comm *comm);
 
+/* Fails a group over several hosts if a request of this communicator is incomplete, because other
+ * ranks may wait for messages of the request. */
+void lki_requests_abandon(lk_comm *comm);
+
 /* Detaches the open requests from a communicator that is being freed. */
 void lki_requests_orphan(lk_comm *comm);
 

@@ -361,6 +361,21 @@ static lk_request *first_of(const lk_comm *comm)
     return r;
 }
 
+void lki_requests_abandon(lk_comm *comm)
+{
+    char        text[LKI_OPERATION_BYTES];
+    lk_request *r = comm->self->requests;
+
+    while (r != NULL && (r->comm != comm || r->complete))
+        r = r->next;
+    if (r == NULL || comm->span == NULL || lki_failed(comm))
+        return;
+    lki_request_text(text, r);
+    (void)(lki_fail_group(comm, comm->self->rank, LK_EPEER,
+                          "rank %u left a group with its %s open: it freed the communicator before "
+                          "the request was complete", comm->self->rank, text) == LK_OK);
+}
+
 /* Starts again at the head of the list after each request, because dropping a request over hosts
  * frees its sub-requests. */
 void lki_requests_orphan(lk_comm *comm)

@@ -59,6 +59,40 @@ static bool interleaves(lk_comm *comm, void *context)
     return true;
 }
 
+/* Starts more operations than may be open on one host.  The calls past the limit wait for the
+ * oldest operations, which other ranks start later, and no result is lost. */
+static bool opens_many(lk_comm *comm, void *context)
+{
+    enum { MANY = 3 * LKI_IN_FLIGHT + 5 };
+    uint32_t    me = lk_comm_rank(comm), size = lk_comm_size(comm), values[MANY];
+    lk_request *requests[MANY];
+
+    (void)context;
+    for (uint32_t k = 0; k < MANY; k++) {
+        values[k] = me + k;
+        CHECK(lk_all_reduce_start(&requests[k], comm, &values[k], &values[k], 1, LK_U32, LK_MAX)
+              == LK_OK);
+    }
+    for (uint32_t k = 0; k < MANY; k++) {
+        const uint32_t at = me % 2 == 0 ? k : MANY - 1 - k;
+        CHECK(lk_request_wait(requests[at]) == LK_OK);
+        CHECK(values[at] == size - 1 + at);
+        lk_request_free(requests[at]);
+    }
+    return lk_barrier(comm) == LK_OK;
+}
+
+static void more_operations_than_may_be_open_wait(void **state)
+{
+    (void)state;
+    for (uint32_t size = 1; size <= 4; size++) {
+        assert_true(world_all(size, true, opens_many, NULL));
+        assert_true(world_all(size, false, opens_many, NULL));
+    }
+    assert_true(hosted_all((hosted){ .hosts = 3, .each = 1 }, opens_many, NULL));
+    assert_true(hosted_all((hosted){ .hosts = 2, .each = 2, .seed = 4 }, opens_many, NULL));
+}
+
 /* Lets a wait time out.  Expects that the request still completes. */
 static bool waits_briefly(lk_comm *comm, void *context)
 {
@@ -166,6 +200,7 @@ static void open_requests_over_hosts_complete_in_any_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(more_operations_than_may_be_open_wait),
         cmocka_unit_test(open_requests_complete_in_any_order),
         cmocka_unit_test(a_late_payload_is_awaited),
         cmocka_unit_test(open_requests_over_hosts_complete_in_any_order),

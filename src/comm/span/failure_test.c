@@ -246,6 +246,47 @@ static void a_freed_request_is_reported(void **state)
         assert_true(hosted_all(shapes[k], drops_a_request, &s));
 }
 
+/* Frees a communicator with an open request on one rank.  The other ranks wait for the request,
+ * whose messages are announced and may be granted or not. */
+static bool leaves_a_group(lk_comm *comm, void *context)
+{
+    lk_request *request = NULL;
+    lk_comm    *twin    = NULL;
+    lk_status   st;
+    room        r;
+
+    if (!room_open(&r, comm))
+        return false;
+    st = lk_comm_split(&twin, comm, 0, lk_comm_rank(comm));
+    if (st == LK_OK)
+        st = lk_all_reduce_start(&request, twin, r.a, r.b, LARGE, LK_F32, LK_SUM);
+    if (lk_comm_rank(comm) == VICTIM && st == LK_OK) {
+        lk_comm_free(twin);
+        twin = NULL;
+        CHECK(lk_request_wait(request) == LK_EINVAL);
+        CHECK(strstr(lk_error_last()->message, "communicator of this request") != NULL);
+        st = lk_barrier(comm);
+    } else if (st == LK_OK) { /* false if the other ranks have already failed */
+        st = lk_request_wait(request);
+    }
+    bool good = is_told(comm, context, st);
+    lk_request_free(request);
+    lk_comm_free(twin);
+    room_close(&r);
+    return good;
+}
+
+static void a_rank_that_leaves_with_an_open_request_is_reported(void **state)
+{
+    story s = { .expect = LK_EPEER, .words = { "rank 1 left a group with its all_reduce #" } };
+    (void)state;
+    for (size_t k = 0; k < SHAPES; k++) {
+        hosted h = shapes[k];
+        for (h.seed = 0; h.seed < 8; h.seed++)
+            assert_true(hosted_all(h, leaves_a_group, &s));
+    }
+}
+
 /* Frees a communicator with open requests.  The memory of the requests must stay valid. */
 static bool frees_early(lk_comm *comm, void *context)
 {
@@ -412,6 +453,7 @@ int main(void)
         cmocka_unit_test(a_dead_host_is_reported),
         cmocka_unit_test(a_rank_that_gives_up_is_reported),
         cmocka_unit_test(a_freed_request_is_reported),
+        cmocka_unit_test(a_rank_that_leaves_with_an_open_request_is_reported),
         cmocka_unit_test(requests_outlive_a_communicator),
         cmocka_unit_test(a_timeout_names_the_missing_rank),
         cmocka_unit_test(silent_ranks_are_reported_by_ranks_of_their_host),

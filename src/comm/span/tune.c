@@ -207,6 +207,8 @@ lk_status lk_comm_explain(const lk_comm *comm, const char *operation, size_t byt
     lki_problem problem;
 
     *count = 0;
+    LK_TRY(lki_check_given("explain", "operation", operation, 1));
+    LK_TRY(lki_check_given("explain", "out", out, capacity));
     LK_TRY(problem_of(&problem, comm, operation, bytes));
     if (comm->span == NULL) {
         explain_here(comm, &problem, out, capacity, count);

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "base/options.h"
 #include "comm/worker.h"
 #include "device/encoder.h"
 #include "parallel/durable.h"
@@ -26,57 +25,6 @@
 enum { ALIGN = 16 };
 
 /* ---- Opening ----------------------------------------------------------------------------- */
-
-static lk_status check_options(const lk_parallel *parallel, const lk_parallel_options *options)
-{
-    if (options->virtual_workers == 0)
-        return lk_fail(LK_EINVAL, "`virtual_workers` is 0; give V, at least the number of workers");
-    if (options->virtual_workers < parallel->ranks)
-        return lk_fail(LK_EINVAL,
-                       "%u workers are more than the %u virtual workers; raise "
-                       "`virtual_workers` or lower `workers`",
-                       parallel->ranks, options->virtual_workers);
-    if (!(options->clip_norm >= 0))
-        return lk_fail(LK_EINVAL, "`clip_norm` is %g; give a positive norm, or 0 for none",
-                       options->clip_norm);
-    if (!(options->clip_value >= 0))
-        return lk_fail(LK_EINVAL, "`clip_value` is %g; give a positive limit, or 0 for none",
-                       options->clip_value);
-    if (options->clip_value > 0 && options->clip_norm > 0)
-        return lk_fail(LK_EINVAL, "give `clip_norm` or `clip_value`, not both");
-    if (options->clip_value > 0 && options->optimizer.kind == LK_LARS)
-        return lk_fail(LK_EINVAL, "lars needs the norms of unclipped gradients: use `clip_norm` "
-                                  "instead of `clip_value`");
-    if (options->comm_dtype != 0 && options->comm_dtype != LK_F32 &&
-        !lki_rounds(options->comm_dtype))
-        return lk_fail(LK_EINVAL,
-                       "`comm_dtype`: gradients are sent as " LKI_ENCODER_NAMES "or F32, not as %s",
-                       lk_dtype_name(options->comm_dtype));
-    if (options->grad_algorithm < LK_TREE_AUTO || options->grad_algorithm > LK_TREE_LINEAR)
-        return lk_fail(LK_EINVAL, "`grad_algorithm` is %d; there are auto, direct and linear",
-                       (int)options->grad_algorithm);
-    if (options->gather_dtype != 0 && options->gather_dtype != LK_F32 &&
-        options->gather_dtype != LK_BF16 && options->gather_dtype != LK_I8)
-        return lk_fail(LK_EINVAL,
-                       "`gather_dtype`: parameters are read as F32, BF16 or I8, not as %s",
-                       lk_dtype_name(options->gather_dtype));
-    if (options->gather_dtype == LK_I8 && options->offload != NULL &&
-        options->offloaded & LK_OFFLOADED_PARAMETERS)
-        return lk_fail(LK_EUNSUPPORTED, "parameters in files are not converted: leave out "
-                                        "`gather_dtype`, or store only the optimizer's state in "
-                                        "files");
-    if (options->keep_gathered && options->gather_dtype != LK_I8)
-        return lk_fail(LK_EINVAL,
-                       "`keep_gathered` keeps parameters as blocks of I8: give "
-                       "`gather_dtype` LK_I8, or as many `unit_buffers` as there are units");
-    if (options->buddies && !options->survives)
-        return lk_fail(LK_EINVAL, "buddies store a lost host's shard for the survivors: set "
-                                  "survives, too, or leave out buddies");
-    if (options->survives && options->offload != NULL)
-        return lk_fail(LK_EUNSUPPORTED, "a rank's file is lost with the rank: leave out survives, "
-                                        "or offload");
-    return lk_optimizer_check(&options->optimizer);
-}
 
 static lk_status copy_states(lk_parallel *parallel, const lk_parallel_options *options)
 {
@@ -294,7 +242,7 @@ lk_status lki_parallel_describe(lk_parallel *parallel, const lk_param *params, u
     parallel->micro_count = options->micro_count ? options->micro_count : 1;
     parallel->report_bytes =
         sizeof(lki_report) + parallel->micro_count * sizeof(uint64_t);
-    LK_TRY(check_options(parallel, options));
+    LK_TRY(lki_parallel_check(parallel, options));
     LK_TRY(lki_rules_open(parallel, params, param_count, options));
     LK_TRY(lki_strategy_find(&parallel->ops, options->strategy));
     LK_TRY(lki_ledger_describe(parallel, options));
@@ -435,7 +383,7 @@ lk_status lki_parallel_open_joint(lk_parallel **out, lk_comm *comm, const lk_par
     lk_parallel_options mine;
 
     *out = NULL;
-    LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_parallel_options"));
+    LK_TRY(lki_parallel_take(&mine, params, param_count, options));
     if (mine.replicas != NULL || mine.async != NULL)
         return open_several(out, comm, params, param_count, &mine, most);
     const lki_part whole = { .joint = most };
@@ -518,7 +466,7 @@ lk_status lk_parallel_go_on(lk_parallel **out, const lk_parallel *failed, lk_com
     lk_parallel_options mine;
 
     *out = NULL;
-    LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_parallel_options"));
+    LK_TRY(lki_parallel_take(&mine, params, param_count, options));
     if (mine.async != NULL)
         return lki_versions_go_on(out, failed, comm, params, param_count, &mine, standing);
     if (mine.replicas != NULL)

@@ -46,15 +46,14 @@ lk_status lki_rules_open(lk_parallel *parallel, const lk_param *params, uint32_t
 
 lk_status lk_parallel_set_rules(lk_parallel *parallel, const lk_param_rule *rules)
 {
+    LK_TRY(lki_check_given("lk_parallel_set_rules", "rules", rules, 1));
     if (parallel->replicas != NULL)
         return lki_replicas_set_rules(parallel->replicas, rules);
     parallel                 = lki_in_use(parallel);
     const lki_layout *layout = parallel->layout;
     if (lki_step_failed(parallel))
         return lki_fail_again(&parallel->now.failure);
-    if (parallel->now.under_way)
-        return lk_fail(LK_EINVAL, "step %llu is under way; set rules before lk_parallel_begin()",
-                       (unsigned long long)parallel->step);
+    LK_TRY(lki_check_idle(parallel, "lk_parallel_set_rules"));
     LK_TRY(check_rules(rules, layout->params, layout->param_count));
     memcpy(parallel->rules.of, rules, layout->param_count * sizeof *rules);
     parallel->rules.changed = true;

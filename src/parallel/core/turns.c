@@ -115,9 +115,28 @@ lki_report *lki_report_now(const lk_parallel *parallel, uint32_t index)
                                          : lki_report_of(parallel, lki_leaf_now(parallel, index));
 }
 
-static void check_index(const lk_parallel *parallel, uint32_t index)
+/* Returns true if a call of a turn may be made for virtual worker `index`.  Otherwise the step
+ * fails. */
+static bool may_call(lk_parallel *parallel, const char *call, uint32_t index)
 {
-    LK_ASSERT(parallel->turn.running && index < lki_turn_count(parallel));
+    const uint32_t count = lki_turn_count(parallel);
+    if (parallel->turn.running && index < count)
+        return true;
+    keep(parallel, parallel->turn.running
+                       ? lk_fail(LK_EINVAL, "%s(): there is no virtual worker %u in a turn of %u",
+                                 call, index, count)
+                       : lk_fail(LK_EINVAL, "%s() was called outside of a turn", call));
+    return false;
+}
+
+/* Returns true if there is such a gradient term.  Otherwise the step fails. */
+static bool has_term(lk_parallel *parallel, const char *call, uint32_t term)
+{
+    const uint32_t count = parallel->layout->term_count;
+    if (term >= count)
+        keep(parallel, lk_fail(LK_EINVAL, "%s(): there is no gradient term %u; the model has %u",
+                               call, term, count));
+    return term < count;
 }
 
 /* ---- Joint turns ------------------------------------------------------------------------- */
@@ -256,18 +275,26 @@ void lki_turn_end_terms(lk_parallel *parallel, uint32_t index)
     }
 }
 
-/* Announces all blocks that will not be read again, even if the caller has not, because all ranks
- * must reduce and gather in the same order. */
+/* Reads a block.  Announces all blocks that will not be read again, even if the caller has not,
+ * because all ranks must reduce and gather in the same order. */
+static void read_block(lk_parallel *parallel, uint32_t term)
+{
+    const bool announces = parallel->turn.running;
+    for (uint32_t t = 0; announces && t < term && lki_units_passed(parallel, t); t++)
+        for (uint32_t i = 0; i < parallel->turn.gradients; i++)
+            (void)announce(parallel, i, parallel->layout->named[t]);
+    keep(parallel, lki_units_read(parallel, term));
+}
+
 bool lk_parallel_read(lk_parallel *parallel, uint32_t term)
 {
     parallel = lki_in_use(parallel);
     if (!parallel->gathers)
         return !failed(parallel);
-    LK_ASSERT(term < parallel->layout->term_count && !parallel->layout->terms[term].same_block);
-    for (uint32_t t = 0; parallel->turn.running && t < term && lki_units_passed(parallel, t); t++)
-        for (uint32_t i = 0; i < parallel->turn.gradients; i++)
-            (void)announce(parallel, i, parallel->layout->named[t]);
-    keep(parallel, lki_units_read(parallel, term));
+    if (has_term(parallel, "lk_parallel_read", term) && !parallel->layout->terms[term].same_block)
+        read_block(parallel, term);
+    else
+        keep(parallel, lk_fail(LK_EINVAL, "lk_parallel_read(): term %u begins no block", term));
     if (failed(parallel))
         (void)lki_scrap(parallel, &parallel->scraps.params);
     return !failed(parallel);
@@ -287,21 +314,23 @@ float *lki_gradient_now(lk_parallel *parallel, uint32_t index, uint32_t term)
     return parallel->scraps.gradient != NULL ? parallel->scraps.gradient : at;
 }
 
-/* Records that a virtual worker uses a term, and returns the layout's number of the term. */
-static uint32_t use_term(lk_parallel *parallel, uint32_t index, uint32_t term)
+/* Records that a virtual worker uses a term.  *term becomes the layout's number of the term.
+ * Returns false if the call was wrong. */
+static bool use_term(lk_parallel *parallel, const char *call, uint32_t index, uint32_t *term)
 {
-    check_index(parallel, index);
-    LK_ASSERT(term < parallel->layout->term_count);
-    term = parallel->layout->named[term];
+    if (!may_call(parallel, call, index) || !has_term(parallel, call, *term))
+        return false;
+    *term = parallel->layout->named[*term];
     if (parallel->turn.kind != LKI_TURN_AGAIN)
-        lki_features_term_asked(parallel, index, term);
-    return term;
+        lki_features_term_asked(parallel, index, *term);
+    return true;
 }
 
 float *lk_parallel_grad(lk_parallel *parallel, uint32_t index, uint32_t term)
 {
     parallel = lki_in_use(parallel);
-    term = use_term(parallel, index, term);
+    if (!use_term(parallel, "lk_parallel_grad", index, &term))
+        return lki_scrap(parallel, &parallel->scraps.gradient);
     clear_raw(parallel, index, term);
     return lki_gradient_now(parallel, index, term);
 }
@@ -309,7 +338,9 @@ float *lk_parallel_grad(lk_parallel *parallel, uint32_t index, uint32_t term)
 float *lk_parallel_grad_new(lk_parallel *parallel, uint32_t index, uint32_t term, bool *empty)
 {
     parallel = lki_in_use(parallel);
-    term        = use_term(parallel, index, term);
+    *empty   = false;
+    if (!use_term(parallel, "lk_parallel_grad_new", index, &term))
+        return lki_scrap(parallel, &parallel->scraps.gradient);
     *empty      = begin_term(parallel, index, term);
     float *grad = lki_gradient_now(parallel, index, term);
     if (*empty && grad != NULL)
@@ -320,10 +351,14 @@ float *lk_parallel_grad_new(lk_parallel *parallel, uint32_t index, uint32_t term
 float *lk_parallel_state_sum(lk_parallel *parallel, uint32_t index, uint32_t state)
 {
     parallel = lki_in_use(parallel);
-    check_index(parallel, index);
-    LK_ASSERT(state < parallel->running.count);
-    return parallel->turn.current[index].states + parallel->turn.micro * parallel->state_width +
-           parallel->running.at[state];
+    const uint32_t count = parallel->running.count;
+    if (state >= count)
+        keep(parallel, lk_fail(LK_EINVAL, "lk_parallel_state_sum(): there is no running state %u; "
+                                          "the options have %u", state, count));
+    else if (may_call(parallel, "lk_parallel_state_sum", index))
+        return parallel->turn.current[index].states +
+               parallel->turn.micro * parallel->state_width + parallel->running.at[state];
+    return lki_scrap(parallel, &parallel->scraps.gradient);
 }
 
 void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term)
@@ -332,8 +367,9 @@ void lk_parallel_grad_ready(lk_parallel *parallel, uint32_t index, uint32_t term
         lki_versions_progress(parallel);
     parallel = lki_in_use(parallel);
     lki_turn_state *turn = &parallel->turn;
-    check_index(parallel, index);
-    LK_ASSERT(term < parallel->layout->term_count);
+    if (!may_call(parallel, "lk_parallel_grad_ready", index) ||
+        !has_term(parallel, "lk_parallel_grad_ready", term))
+        return;
     term = parallel->layout->named[term];
     if (announce(parallel, index, term) && index == 0)
         turn->finished[turn->finished_count++] = term;
@@ -537,8 +573,9 @@ void lk_parallel_merge_rows(lk_parallel *parallel, uint32_t width,
                             double *rows, double *total)
 {
     parallel = lki_in_use(parallel);
-    LK_ASSERT(parallel->turn.running && parallel->lock_step);
     memset(total, 0, width * sizeof *total);
+    if (may_call(parallel, "lk_parallel_merge_rows", 0) && !parallel->lock_step)
+        keep(parallel, lk_fail(LK_EINVAL, "lk_parallel_merge_rows() needs options.lock_step"));
     if (!failed(parallel))
         keep(parallel, lki_rows_merge(parallel, width, merge, rows, total));
 }
@@ -547,7 +584,8 @@ void lk_parallel_report(lk_parallel *parallel, uint32_t index, double loss_sum, 
                         uint64_t count, uint64_t hits)
 {
     parallel = lki_in_use(parallel);
-    check_index(parallel, index);
+    if (!may_call(parallel, "lk_parallel_report", index))
+        return;
     lki_report *report = lki_report_now(parallel, index);
     report->loss += loss_sum;
     report->count += count;
@@ -557,6 +595,6 @@ void lk_parallel_report(lk_parallel *parallel, uint32_t index, double loss_sum, 
 
 void lki_report_square(lk_parallel *parallel, uint32_t index, double square)
 {
-    check_index(parallel, index);
+    LK_ASSERT(parallel->turn.running && index < lki_turn_count(parallel));
     lki_report_now(parallel, index)->square += square;
 }

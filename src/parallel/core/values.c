@@ -10,6 +10,8 @@ float *lki_scrap(const lk_parallel *parallel, float **at)
 {
     const lki_layout *layout = parallel->layout;
     size_t            most   = 0;
+    for (uint32_t s = 0; s < parallel->running.count; s++)
+        most = lki_max(most, parallel->running.of[s].count);
     for (uint32_t p = 0; p < layout->param_count; p++)
         most = lki_max(most, lki_round_up(layout->sizes[p], layout->align));
     if (*at == NULL && LKI_NEW(at, most, "a turn after a failure") != LK_OK)
@@ -18,6 +20,15 @@ float *lki_scrap(const lk_parallel *parallel, float **at)
 }
 
 /* ---- Parameters and the optimizer's state ------------------------------------------------ */
+
+bool lki_has_param(const lk_parallel *parallel, uint32_t param)
+{
+    const uint32_t count = parallel->layout->param_count;
+    if (param < count)
+        return true;
+    (void)lk_fail(LK_EINVAL, "there is no parameter %u; the model has %u", param, count);
+    return false;
+}
 
 /* Returns a parameter in the type in which blocks read it. */
 static const void *find_read(const lk_parallel *parallel, uint32_t param)
@@ -34,7 +45,8 @@ static const void *find_read(const lk_parallel *parallel, uint32_t param)
 const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param)
 {
     parallel = lki_in_use_for(parallel, &param);
-    LK_ASSERT(param < parallel->layout->param_count);
+    if (!lki_has_param(parallel, param))
+        return NULL;
     bool narrow = lki_layout_read_dtype(parallel->layout, param) == LK_BF16;
     return narrow ? NULL : find_read(parallel, param);
 }
@@ -42,7 +54,8 @@ const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param)
 const uint16_t *lk_parallel_param_bf16(const lk_parallel *parallel, uint32_t param)
 {
     parallel = lki_in_use_for(parallel, &param);
-    LK_ASSERT(param < parallel->layout->param_count);
+    if (!lki_has_param(parallel, param))
+        return NULL;
     bool narrow = lki_layout_read_dtype(parallel->layout, param) == LK_BF16;
     return narrow ? find_read(parallel, param) : NULL;
 }
@@ -51,8 +64,12 @@ const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint
 {
     parallel                 = lki_in_use_for(parallel, &param);
     const lki_layout *layout = parallel->layout;
-    LK_ASSERT(param < layout->param_count);
-    LK_ASSERT(which <= lk_optimizer_state_count(&parallel->optimizer));
+    if (!lki_has_param(parallel, param))
+        return NULL;
+    if (which > lk_optimizer_state_count(&parallel->optimizer)) {
+        (void)lk_fail(LK_EINVAL, "there is no value %u of parameter %u", which, param);
+        return NULL;
+    }
     if (which == 0)
         return parallel->parted ? NULL : parallel->params + layout->param_at[param];
     if (parallel->shards > 1 || parallel->offload.kinds & LK_OFFLOADED_STATES)
@@ -96,14 +113,24 @@ static void load_here(lk_parallel *parallel, uint32_t param, uint32_t which, con
         lki_attest_written(parallel, param);
 }
 
+lk_status lki_check_idle(const lk_parallel *parallel, const char *call)
+{
+    if (!parallel->now.under_way)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "step %llu is under way; call %s() before lk_parallel_begin()",
+                   (unsigned long long)parallel->step, call);
+}
+
 lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which,
                            const float *values)
 {
+    LK_TRY(lki_check_given("lk_parallel_load", "values", values, 1));
     if (parallel->replicas != NULL)
         return lki_replicas_load(parallel->replicas, param, which, values);
     if (parallel->versions != NULL)
         return lki_versions_load(parallel, param, which, values);
     const lki_layout *layout = parallel->layout;
+    LK_TRY(lki_check_idle(parallel, "lk_parallel_load"));
     if (param >= layout->param_count || which > lk_optimizer_state_count(&parallel->optimizer))
         return lk_fail(LK_EINVAL, "there is no value %u of parameter %u", which, param);
     LK_TRY(
@@ -138,15 +165,20 @@ float *lki_state_data(const lk_parallel *parallel, uint32_t state)
 const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t state)
 {
     parallel = lki_in_use(parallel);
-    return lki_state_data(parallel, state);
+    if (state < lk_parallel_state_count(parallel))
+        return lki_state_data(parallel, state);
+    (void)lk_fail(LK_EINVAL, "there is no running state %u", state);
+    return NULL;
 }
 
 lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state, const float *values)
 {
+    LK_TRY(lki_check_given("lk_parallel_load_state", "values", values, 1));
     if (parallel->replicas != NULL)
         return lki_replicas_load_state(parallel->replicas, state, values);
     if (parallel->versions != NULL)
         return lki_versions_load_state(parallel, state, values);
+    LK_TRY(lki_check_idle(parallel, "lk_parallel_load_state"));
     if (state >= lk_parallel_state_count(parallel))
         return lk_fail(LK_EINVAL, "there is no running state %u", state);
     size_t count = parallel->running.of[state % parallel->running.count].count;

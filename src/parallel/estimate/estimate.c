@@ -9,7 +9,6 @@
  * is selected.
  */
 #include "base/memory.h"
-#include "base/options.h"
 #include "comm/scratch.h"
 #include "device/quantise.h"
 #include "device/reduce.h"
@@ -223,7 +222,8 @@ lk_status lki_parallel_estimate_joint(lk_parallel_cost *out, const lk_param *par
     lk_parallel_options mine;
 
     *out = (lk_parallel_cost){ 0 };
-    LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_parallel_options"));
+    LK_TRY(lki_parallel_take(&mine, params, param_count, options));
+    LK_TRY(lki_check_given("lk_parallel_estimate", "host_sizes", host_sizes, hosts));
     if (mine.async != NULL)
         return lki_estimate_versions(out, params, param_count, &mine, host_sizes, hosts, most);
     return mine.replicas != NULL

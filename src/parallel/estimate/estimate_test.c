@@ -165,6 +165,7 @@ static void estimates_equal_the_memory_and_bytes_of_a_step(void **state)
                                        .unit_buffers    = leaves == 8 ? hosts % 4 : 3,
                                        .shard_hosts     = hosts == 4 ? 2 : leaves == 8 ? hosts : 0,
                                        .comm_dtype      = types[(hosts + s + leaves / 4) % 5],
+                                       .scaling.rule    = LK_SCALE_NONE,
                                        .grad_algorithm  = by,
                                        .gather_dtype    = packs    ? LK_I8
                                                           : narrow ? LK_BF16 : LK_F32,

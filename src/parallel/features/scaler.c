@@ -124,7 +124,11 @@ float lk_parallel_loss_scale(lk_parallel *parallel, uint64_t count)
         return 1;
     parallel = lki_in_use(parallel);
     const scaler *self = scaler_of(parallel);
-    LK_ASSERT(parallel->now.under_way);
+    if (!parallel->now.under_way) {
+        lki_step_keep(parallel, lk_fail(LK_EINVAL, "lk_parallel_loss_scale() was called outside of "
+                                                   "a step, which lk_parallel_begin() begins"));
+        return 1;
+    }
     if (self->scaling.rule == LK_SCALE_NONE)
         return 1;
     parallel->now.seed = self->scaler.scale;

@@ -127,15 +127,15 @@ const lki_feature lki_feature_unused = {
 bool lk_parallel_is_used(const lk_parallel *parallel, uint32_t param)
 {
     parallel = lki_in_use_for(parallel, &param);
-    LK_ASSERT(param < parallel->layout->param_count);
-    return lki_is_used(parallel, param);
+    return lki_has_param(parallel, param) && lki_is_used(parallel, param);
 }
 
 void lk_parallel_unused_names(const lk_parallel *parallel, char *names, size_t bytes)
 {
     parallel = lki_in_use(parallel);
     size_t at = 0;
-    LK_ASSERT(bytes > 0);
+    if (bytes == 0)
+        return;
     names[0] = '\0';
     for (uint32_t p = 0; p < parallel->layout->param_count; p++) {
         const char *name = parallel->layout->params[p].name;
@@ -153,13 +153,14 @@ void lk_parallel_unused_names(const lk_parallel *parallel, char *names, size_t b
 uint64_t lk_parallel_missed(const lk_parallel *parallel, uint32_t param)
 {
     parallel = lki_in_use_for(parallel, &param);
-    LK_ASSERT(param < parallel->layout->param_count);
-    return parallel->uses.missed[param];
+    return lki_has_param(parallel, param) ? parallel->uses.missed[param] : 0;
 }
 
 void lk_parallel_load_missed(lk_parallel *parallel, uint32_t param, uint64_t missed)
 {
     parallel = lki_in_use_for(parallel, &param);
-    LK_ASSERT(param < parallel->layout->param_count);
-    parallel->uses.missed[param] = missed;
+    if (lki_has_param(parallel, param))
+        parallel->uses.missed[param] = missed;
+    else
+        lki_step_keep(parallel, LK_EINVAL);
 }

@@ -418,6 +418,7 @@ lk_status lk_parallel_fetch(lk_parallel *parallel, uint32_t param, uint32_t whic
         first > layout->sizes[param] || count > layout->sizes[param] - first)
         return lk_fail(LK_EINVAL, "there are no elements %zu to %zu of value %u of parameter %u",
                        first, first + count, which, param);
+    LK_TRY(lki_check_given("lk_parallel_fetch", "out", out, count));
     values = lk_parallel_value(parallel, param, which);
     if (values != NULL) {
         memcpy(out, values + first, count * sizeof *out);

@@ -273,6 +273,8 @@ static void make_server(const lk_train_config *c, lk_parallel_options *o)
     forget_terms(o);
     o->optimizer   = lki_outer_optimizer(c);
     o->comm_dtype  = c->exchange.local.dtype;
+    if (o->scaling.rule == LK_SCALE_AUTO) /* changes of weights need no loss scale */
+        o->scaling.rule = LK_SCALE_NONE;
     o->clip_norm   = o->clip_value = 0;
     o->groups      = NULL;
     o->group_count = 0;

@@ -415,6 +415,24 @@ static void invalid_limits_are_refused(void **state)
     refuses(&c, "`limits.epochs` -1 is not");
 }
 
+static void a_config_that_was_not_checked_is_refused(void **state)
+{
+    const lk_train_config c = config_of(3), none = { .struct_size = sizeof none };
+    lk_train_config       changed = c;
+    lk_train_result       result;
+    lk_comm              *comm;
+    (void)state;
+    assert_int_equal(lk_train_check(&changed), LK_OK);
+    changed.micro_batch                    = 5; /* does not divide the batch */
+    const lk_train_config *const configs[] = { &c, &none, &changed };
+    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
+        assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+        assert_int_equal(lk_train_run(comm, configs[i], &result), LK_EINVAL);
+        assert_non_null(strstr(lk_error_last()->message, "lk_train_check() has not completed"));
+        lk_comm_free(comm);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -427,6 +445,7 @@ int main(void)
         cmocka_unit_test(a_failed_checkpoint_is_not_among_the_best),
         cmocka_unit_test(the_best_checkpoints_are_kept),
         cmocka_unit_test(invalid_limits_are_refused),
+        cmocka_unit_test(a_config_that_was_not_checked_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -250,6 +250,19 @@ static void tell_finding(lki_session *s)
     (void)met;
 }
 
+/* Copies a configuration.  Refuses one without the fields that only lk_train_check() fills in, by
+ * which a run divides. */
+static lk_status take_config(lk_train_config *out, const lk_train_config *config)
+{
+    LK_TRY(lki_options_copy(out, sizeof *out, config, "lk_train_config"));
+    const uint64_t pieces = (uint64_t)out->virtual_workers * out->micro_batch;
+    if (out->precision != 0 && out->steps > 0 && out->schedule.steps == out->steps && pieces > 0 &&
+        out->global_batch % pieces == 0)
+        return LK_OK;
+    return lk_fail(LK_EINVAL, "lk_train_run() got a configuration that lk_train_check() has not "
+                              "completed: call that first, on each rank");
+}
+
 lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_result *result)
 {
     lk_train_config mine;
@@ -259,7 +272,7 @@ lk_status lk_train_run(lk_comm *comm, const lk_train_config *config, lk_train_re
                                  .validation_accuracy = (double)NAN,
                                  .validation_rmse     = (double)NAN,
                                  .validation_mae      = (double)NAN };
-    lk_status usable = lki_options_copy(&mine, sizeof mine, config, "lk_train_config");
+    lk_status usable = take_config(&mine, config);
     if (usable != LK_OK) {
         lk_comm_abort(comm);
         return usable;

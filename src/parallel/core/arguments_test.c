@@ -1,0 +1,257 @@
+/* arguments_test.c -- invalid arguments and calls at the wrong time are refused with a message.
+ *
+ * Method: makes each call of lockstep/parallel.h with a missing list, with a number that is too
+ *         large and at the wrong time, on one rank.  A refused call that returns a status changes
+ *         nothing.  Calls within a step that return none fail the step.
+ */
+#include "parallel/crew_testing.h"
+
+enum { LEAVES = 2 };
+
+static void add_rows(uint32_t width, double *left, const double *right)
+{
+    for (uint32_t i = 0; i < width; i++)
+        left[i] += right[i];
+}
+
+static const lk_param model[LKT_PARAMS] = {
+    { .name = "w", .shape = { 2, { 50, 30 } }, .init = LK_INIT_NORMAL, .scale = 0.1f },
+    { .name = "s", .shape = { 1, { 300 } }, .init = LK_INIT_ONE },
+    { .name = "b", .shape = { 1, { 9 } } },
+};
+
+/* Expects that a call was refused, with a message that contains `why`. */
+static void refused(lk_status status, const char *why)
+{
+    if (status != LK_EINVAL || strstr(lk_error_last()->message, why) == NULL)
+        fail_msg("%d, no '%s' in: %s", (int)status, why, lk_error_last()->message);
+}
+
+/* Opens the crew's object in a group of one rank. */
+static lk_parallel *open_alone(lk_comm **comm, const lkt_crew *w)
+{
+    lk_parallel *p = NULL;
+    assert_int_equal(lk_comm_open_threads(comm, 1, NULL), LK_OK);
+    assert_int_equal(lk_parallel_open(&p, *comm, model, LKT_PARAMS, &w->options), LK_OK);
+    return p;
+}
+
+/* ---- Missing lists ----------------------------------------------------------------------- */
+
+static void not_opened(const lk_param *params, const lk_parallel_options *options, const char *why)
+{
+    static const uint32_t one = 1;
+    lk_parallel_cost      cost;
+    lk_parallel          *p = NULL;
+    lk_comm              *comm;
+    assert_int_equal(lk_comm_open_threads(&comm, 1, NULL), LK_OK);
+    refused(lk_parallel_open(&p, comm, params, LKT_PARAMS, options), why);
+    assert_null(p);
+    refused(lk_parallel_estimate(&cost, params, LKT_PARAMS, options, &one, 1), why);
+    lk_comm_free(comm);
+}
+
+static void missing_lists_of_options_are_refused(void **state)
+{
+    const lkt_crew      w       = lkt_make_crew(model, "ddp", LEAVES, 1);
+    lk_parallel_options options = w.options;
+    lk_parallel_cost    cost;
+    (void)state;
+    not_opened(NULL, &options, "`params` is NULL");
+    options.states      = NULL;
+    options.state_count = 1;
+    not_opened(model, &options, "`states` is NULL");
+    options             = w.options;
+    options.group_count = 1;
+    not_opened(model, &options, "`groups` is NULL");
+    options            = w.options;
+    options.term_count = LKT_PARAMS;
+    not_opened(model, &options, "`terms` is NULL");
+    options            = w.options;
+    options.read_count = 1;
+    not_opened(model, &options, "`reads` is NULL");
+    refused(lk_parallel_estimate(&cost, model, LKT_PARAMS, &w.options, NULL, 1),
+            "`host_sizes` is NULL");
+}
+
+/* A sum of gradients in fp16 needs a decision, as in lk_train_check(), whose default is a rule. */
+static void fp16_needs_a_loss_scale_or_none(void **state)
+{
+    lkt_crew     w = lkt_make_crew(model, "ddp", LEAVES, 1);
+    lk_comm     *comm;
+    lk_parallel *p;
+    (void)state;
+    w.options.comm_dtype = LK_F16;
+    not_opened(model, &w.options, "`comm_dtype` F16 needs a loss scale");
+    for (uint32_t rule = LK_SCALE_NONE; rule <= LK_SCALE_FIXED; rule++) {
+        w.options.scaling.rule = (lk_scale_rule)rule;
+        p                      = open_alone(&comm, &w);
+        lk_parallel_free(p);
+        lk_comm_free(comm);
+    }
+}
+
+static void missing_values_are_refused(void **state)
+{
+    lkt_crew     w = lkt_make_crew(model, "ddp", LEAVES, 1);
+    lk_comm     *comm;
+    lk_parallel *p = open_alone(&comm, &w);
+    double       sums[1];
+    const double mine[LEAVES] = { 1, 2 };
+    lki_sha256   hash;
+    (void)state;
+    refused(lk_parallel_load(p, 0, 0, NULL), "`values` is NULL");
+    refused(lk_parallel_load_state(p, 0, NULL), "`values` is NULL");
+    refused(lk_parallel_fetch(p, 0, 0, 0, 5, NULL), "`out` is NULL");
+    refused(lk_parallel_set_rules(p, NULL), "`rules` is NULL");
+    refused(lk_parallel_sum(p, NULL, 1, sums), "`mine` is NULL");
+    refused(lk_parallel_sum(p, mine, 1, NULL), "`out` is NULL");
+    lki_sha256_begin(&hash);
+    assert_int_equal(lkt_step(p, &w, 0, &hash), LK_OK);
+    lk_parallel_free(p);
+    lk_comm_free(comm);
+}
+
+/* ---- Calls at the wrong time ------------------------------------------------------------- */
+
+enum { SCENES = 9 };
+
+/* Makes a call that is wrong outside of a turn and, with `far`, also within one. */
+static void call(lk_parallel *p, uint32_t number, bool far)
+{
+    const uint32_t index = far ? LEAVES : 0, term = far ? LKT_PARAMS : 0;
+    double         row[1] = { 0 }, total[1];
+    bool           empty;
+    switch (number) {
+    case 0: lk_parallel_grad(p, index, 0)[0] = 1; break;
+    case 1: lk_parallel_grad(p, 0, term)[LKT_PARAMS] = 1; break;
+    case 2: lk_parallel_grad_new(p, 0, term, &empty)[0] = 1; break;
+    case 3: lk_parallel_state_sum(p, 0, far)[6] = 1; break;
+    case 4: lk_parallel_grad_ready(p, 0, term); break;
+    case 5: lk_parallel_report(p, index, 1, 1, 1, 1); break;
+    case 6: lk_parallel_grad_new(p, index, 0, &empty)[0] = 1; break;
+    case 7: lk_parallel_merge_rows(p, 1, add_rows, row, total); break;
+    default: lk_parallel_load_missed(p, LKT_PARAMS, 1); break;
+    }
+}
+
+/* Expects that the step fails, or the next one if there is none, and that no later call crashes. */
+static void fails(lk_parallel *p, bool under_way, const char *why)
+{
+    lk_step_result   result;
+    lk_parallel_turn turn;
+    lk_parallel_progress(p);
+    assert_false(lk_parallel_next(p, &turn));
+    refused(under_way ? lk_parallel_finish(p, 0.01, &result) : lk_parallel_begin(p, 0), why);
+    refused(lk_parallel_begin(p, 1), why);
+    refused(lk_parallel_finish(p, 0.01, &result), why);
+}
+
+static void calls_outside_of_a_turn_fail_the_step(void **state)
+{
+    static const char *const strategies[] = { "ddp", "zero1", "zero2", "zero3", "single" };
+    lk_parallel_turn         turn;
+    lk_comm                 *comm;
+    (void)state;
+    for (uint32_t i = 0; i < 3 * SCENES * 5; i++) {
+        const lkt_crew w      = lkt_make_crew(model, strategies[i / 3 / SCENES], LEAVES, 1);
+        const uint32_t number = i / 3 % SCENES, moment = i % 3;
+        lk_parallel   *p      = open_alone(&comm, &w);
+        if (moment > 0)
+            assert_int_equal(lk_parallel_begin(p, 0), LK_OK);
+        if (moment > 1)
+            assert_true(lk_parallel_next(p, &turn));
+        call(p, number, moment > 1);
+        fails(p, moment > 0, moment > 1 && number == 7     ? "needs options.lock_step"
+                             : moment > 1 || number == 8 ? "there is no"
+                                                         : "was called outside of a turn");
+        lk_parallel_free(p);
+        lk_comm_free(comm);
+    }
+}
+
+static bool reads_no_block(lk_comm *comm, void *context)
+{
+    const lkt_crew   w = lkt_make_crew(model, "zero3", LEAVES, 2);
+    lk_parallel     *p;
+    lk_parallel_turn turn;
+    lk_step_result   result;
+    (void)context;
+    CHECK(lk_parallel_open(&p, comm, model, LKT_PARAMS, &w.options) == LK_OK);
+    CHECK(lk_parallel_begin(p, 0) == LK_OK && lk_parallel_next(p, &turn));
+    CHECK(!lk_parallel_read(p, LKT_PARAMS) && lk_parallel_param(p, 0)[1499] == 0);
+    CHECK(lk_parallel_finish(p, 0.01, &result) == LK_EINVAL);
+    CHECK(strstr(lk_error_last()->message, "there is no gradient term 3") != NULL);
+    lk_parallel_free(p);
+    return true;
+}
+
+static void blocks_that_do_not_exist_cannot_be_read(void **state)
+{
+    (void)state;
+    assert_true(hosted_all((hosted){ .hosts = 2, .each = 1 }, reads_no_block, NULL));
+}
+
+static void a_loss_scale_outside_of_a_step_fails_the_next(void **state)
+{
+    lkt_crew     w = lkt_make_crew(model, "ddp", LEAVES, 1);
+    lk_comm     *comm;
+    lk_parallel *p;
+    (void)state;
+    w.options.scaling.rule = LK_SCALE_PYTORCH;
+    p                      = open_alone(&comm, &w);
+    assert_true(lk_parallel_loss_scale(p, 8) == 1);
+    fails(p, false, "lk_parallel_loss_scale() was called outside of a step");
+    lk_parallel_free(p);
+    lk_comm_free(comm);
+}
+
+static void unknown_values_are_refused(void **state)
+{
+    lkt_crew     w = lkt_make_crew(model, "ddp", LEAVES, 1);
+    lk_comm     *comm;
+    lk_parallel *p = open_alone(&comm, &w);
+    static float values[LKT_ELEMENTS_MAX];
+    char         names[1] = "x";
+    lki_sha256   hash;
+    (void)state;
+    assert_null(lk_parallel_param(p, LKT_PARAMS));
+    refused(LK_EINVAL, "there is no parameter 3; the model has 3");
+    assert_null(lk_parallel_param_bf16(p, UINT32_MAX));
+    assert_null(lk_parallel_value(p, LKT_PARAMS, 0));
+    assert_null(lk_parallel_value(p, 0, 3));
+    refused(LK_EINVAL, "there is no value 3 of parameter 0");
+    assert_null(lk_parallel_state_data(p, 1));
+    refused(LK_EINVAL, "there is no running state 1");
+    assert_false(lk_parallel_is_used(p, LKT_PARAMS));
+    assert_int_equal(lk_parallel_missed(p, LKT_PARAMS), 0);
+    lk_parallel_unused_names(p, names, 0);
+    assert_int_equal(names[0], 'x');
+    refused(lk_parallel_fetch(p, 0, 3, 0, 1, values), "value 3 of parameter 0");
+    assert_int_equal(lk_parallel_begin(p, 0), LK_OK);
+    refused(lk_parallel_load(p, 0, 0, values), "call lk_parallel_load() before");
+    refused(lk_parallel_load_state(p, 0, values), "call lk_parallel_load_state() before");
+    assert_false(lk_parallel_dropped(p));
+    refused(lk_parallel_begin(p, 1), "step 0 is under way");
+    lk_parallel_free(p);
+    p = NULL;
+    assert_int_equal(lk_parallel_open(&p, comm, model, LKT_PARAMS, &w.options), LK_OK);
+    lki_sha256_begin(&hash);
+    assert_int_equal(lkt_step(p, &w, 0, &hash), LK_OK);
+    lk_parallel_free(p);
+    lk_comm_free(comm);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(missing_lists_of_options_are_refused),
+        cmocka_unit_test(fp16_needs_a_loss_scale_or_none),
+        cmocka_unit_test(missing_values_are_refused),
+        cmocka_unit_test(calls_outside_of_a_turn_fail_the_step),
+        cmocka_unit_test(blocks_that_do_not_exist_cannot_be_read),
+        cmocka_unit_test(a_loss_scale_outside_of_a_step_fails_the_next),
+        cmocka_unit_test(unknown_values_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
