@@ -319,8 +319,9 @@ static bool take_config(lki_run_log *log, json_t *line)
     json_decref(log->config);
     log->config = json_incref(json_is_object(config) ? config : run);
 
-    const char *data = json_string_value(json_object_get(line, "data"));
-    log->planned     = (uint64_t)json_integer_value(json_object_get(line, "steps"));
+    const char      *data  = json_string_value(json_object_get(line, "data"));
+    const json_int_t steps = json_integer_value(json_object_get(line, "steps"));
+    log->planned           = steps > 0 ? (uint64_t)steps : 0;
     (void)snprintf(log->data, sizeof log->data, "%s", data != NULL ? data : "");
     return true;
 }

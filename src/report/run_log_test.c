@@ -144,6 +144,14 @@ static void losses_of_workers(void **state)
     assert_int_equal(lki_first_of_losses("4000000000000000", NULL), SIZE_MAX);
 }
 
+static void negative_steps_are_not_known(void **state)
+{
+    (void)state;
+    lki_run_log *log = open_log(lkt_write("a", "w", "{\"config\": {}, \"steps\": -5}\n" LKT_ONE));
+    assert_int_equal(log->planned, 0);
+    lki_run_log_free(log);
+}
+
 /* Writes a line with members k0, k1 ..., in the opposite order in odd steps.  The value of each is
  * its number, plus the step. */
 static void write_members(FILE *file, int step, int count)
@@ -191,7 +199,7 @@ int main(void)
         cmocka_unit_test(rows),           cmocka_unit_test(exact_values), cmocka_unit_test(growing),
         cmocka_unit_test(repeated_steps), cmocka_unit_test(no_logs),      cmocka_unit_test(headers),
         cmocka_unit_test(losses_of_workers), cmocka_unit_test(bits_that_are_none),
-        cmocka_unit_test(many_columns),
+        cmocka_unit_test(many_columns),      cmocka_unit_test(negative_steps_are_not_known),
     };
     return cmocka_run_group_tests(tests, lkt_make_folder, lkt_remove_folder);
 }
