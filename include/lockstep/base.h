@@ -68,6 +68,20 @@ LK_API const char *lk_status_name(lk_status status);
 /* Returns the meaning of a status ("invalid argument"); never NULL. */
 LK_API const char *lk_status_text(lk_status status);
 
+/* ---- The machine ------------------------------------------------------------------------- */
+
+/* The share of the machine that this process may use now. */
+typedef struct {
+    uint32_t bound_cores;   /* cores that its affinity allows */
+    double   granted_cores; /* cores whose time its cgroup (container) grants; 0 = no limit */
+    uint32_t cores;         /* the smaller one, rounded up: a sensible number of threads */
+    uint64_t granted_bytes; /* memory that its cgroup still grants; UINT64_MAX = no limit */
+} lk_allowance;
+
+/* Reads the allowance from the kernel.  Limits of cgroup versions 1 and 2 count, and those of the
+ * groups above.  What cannot be read limits nothing; without an affinity there is one core. */
+LK_API lk_allowance lk_allowance_read(void);
+
 /* ---- Options ----------------------------------------------------------------------------- */
 
 /* The initial value of an options struct.  struct_size tells the library how many bytes of the

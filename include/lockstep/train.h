@@ -209,7 +209,8 @@ typedef struct {
     uint32_t      micro_batch, virtual_workers;
     bool          drop_last;
 
-    uint32_t    workers, threads; /* workers: on all hosts, 0 = min(cores, V); threads: 0 = 1 */
+    uint32_t    workers; /* on all hosts; 0 = min(lk_allowance.cores / threads, V) */
+    uint32_t    threads; /* of a worker; 0 = 1 */
     uint32_t    workers_here;     /* workers on this host; 0 = `workers` */
     const char *offload; /* see lk_parallel_options.offload */
     unsigned    offloaded; /* bits of lk_offloaded; 0 = LK_OFFLOADED_STATES */

@@ -1,15 +1,14 @@
 /* pages.c -- allocating the pages of shared memory.
  *
  * If shared memory runs out, the kernel kills a process instead of refusing a page.  The size is
- * therefore first compared with the memory that is available in the machine and in the control
- * group.  Then all processes allocate the pages of their parts in parallel.  The allocation takes
+ * therefore first compared with the memory that is available in the machine and in its control
+ * groups.  Then all processes allocate the pages of their parts in parallel.  The allocation takes
  * most of the time of creating an arena.
  */
 #include "base/pages.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,46 +28,24 @@ enum { THREAD_BYTES = 16 << 20, THREADS_MAX = 8 }; /* an additional thread is st
 
 /* ---- Available memory -------------------------------------------------------------------- */
 
-/* Returns the number that follows `key` in a small file, or the first number if `key` is NULL.
- * Returns UINT64_MAX if there is no such number. */
-static uint64_t number_in(const char *path, const char *key)
+/* Returns the number of bytes that the machine has available; UINT64_MAX if it is not known. */
+static uint64_t room_in_machine(void)
 {
     char  text[4096];
-    FILE *file = fopen(path, "re");
+    FILE *file = fopen("/proc/meminfo", "re");
     if (file == NULL)
         return UINT64_MAX;
-    size_t read = fread(text, 1, sizeof text - 1, file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
     (void)fclose(file);
-    text[read]       = '\0';
-    const char *from = key == NULL ? text : strstr(text, key);
-    if (from == NULL)
-        return UINT64_MAX;
-    from += key == NULL ? 0 : strlen(key);
-    char              *end;
-    unsigned long long number = strtoull(from, &end, 10);
-    return end == from ? UINT64_MAX : number; /* "max" means no limit */
-}
-
-/* Returns the number of bytes that this control group may still allocate.  The kernel counts page
- * cache as used, but can reclaim it. */
-static uint64_t room_in_group(void)
-{
-    uint64_t limit = number_in("/sys/fs/cgroup/memory.max", NULL);
-    uint64_t used  = number_in("/sys/fs/cgroup/memory.current", NULL);
-    uint64_t cold  = number_in("/sys/fs/cgroup/memory.stat", "\ninactive_file ");
-    uint64_t warm  = number_in("/sys/fs/cgroup/memory.stat", "\nactive_file ");
-
-    if (limit == UINT64_MAX || used == UINT64_MAX || cold == UINT64_MAX || warm == UINT64_MAX)
-        return UINT64_MAX;
-    used = used > cold + warm ? used - cold - warm : 0;
-    return limit > used ? limit - used : 0;
+    unsigned long long kib;
+    const char        *line = strstr(text, "MemAvailable:");
+    return line != NULL && sscanf(line, "%*s %llu", &kib) == 1 ? kib * 1024 : UINT64_MAX;
 }
 
 lk_status lki_pages_available(const char *name, size_t bytes)
 {
-    uint64_t kib    = number_in("/proc/meminfo", "MemAvailable:");
-    uint64_t memory = kib == UINT64_MAX ? UINT64_MAX : kib * 1024;
-    uint64_t group  = room_in_group();
+    uint64_t memory = room_in_machine();
+    uint64_t group  = lk_allowance_read().granted_bytes;
 
     if (bytes > memory)
         return lk_fail(LK_ENOMEM, "arena %s: %zu bytes, but the machine has %llu available", name,
@@ -133,13 +110,11 @@ static void populate_part(void *context, size_t index, uint32_t thread)
 }
 
 /* Returns the number of threads that allocate pages.  It is limited by the number of bytes and by
- * the share of the available cores. */
+ * the share of the cores that this process may use. */
 static uint32_t threads_for(uint32_t parts, size_t bytes)
 {
-    cpu_set_t cpus;
-    bool      known = sched_getaffinity(0, sizeof cpus, &cpus) == 0;
-    size_t    cores = known ? (size_t)CPU_COUNT(&cpus) / parts : 1;
-    return (uint32_t)lki_max(1, lki_min(lki_min(cores, THREADS_MAX), bytes / THREAD_BYTES));
+    size_t most = lki_min(bytes / THREAD_BYTES, THREADS_MAX);
+    return most <= 1 ? 1 : (uint32_t)lki_max(1, lki_min(lk_allowance_read().cores / parts, most));
 }
 
 lk_status lki_pages_fill(uint32_t part, uint32_t parts, const char *name, void *memory,

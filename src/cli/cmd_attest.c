@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/paths.h"
 #include "cli/record.h"
 #include "cli/signals.h"
 #include "cli/signature.h"
@@ -233,9 +234,10 @@ static int attest_main(int argc, char **argv)
         (void)snprintf(file, sizeof file, "%s", options.out);
     else
         (void)snprintf(file, sizeof file, "%.*s.attest.json", (int)length, options.run);
-    if (options.key != NULL && access(options.key, R_OK) != 0) {
+    const char *why = options.key != NULL ? lki_why_unreadable(options.key) : NULL;
+    if (why != NULL) {
         fprintf(stderr, "lockstep attest: cannot read the key '%s': %s; `ssh-keygen -t ed25519` "
-                        "makes a pair of keys\n", options.key, strerror(errno));
+                        "makes a pair of keys\n", options.key, why);
         return LKI_EXIT_FAILURE;
     }
     if (!has_checkpoint(options.run) || !can_make(file) || !agrees(options.run))

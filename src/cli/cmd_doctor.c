@@ -15,10 +15,8 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "cli/cgroup.h"
 #include "cli/commands.h"
 #include "cli/nodes.h"
-#include "cli/workers.h"
 #include "lockstep/tensor.h"
 
 /* ---- Findings ---------------------------------------------------------------------------- */
@@ -48,6 +46,17 @@ static void say(report *r, finding kind, const char *what, const char *format, .
 
 /* ---- Reading kernel files ---------------------------------------------------------------- */
 
+/* Reads the beginning of a small file.  Returns false if the file cannot be read. */
+static bool read_text(const char *path, char *text, size_t bytes)
+{
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    text[fread(text, 1, bytes - 1, file)] = '\0';
+    (void)fclose(file);
+    return true;
+}
+
 /* Returns the number of bytes in a line "KEY: 123 kB" of /proc/meminfo; 0 if there is no such
  * line. */
 static uint64_t memory_line(const char *key)
@@ -55,7 +64,7 @@ static uint64_t memory_line(const char *key)
     char               text[4096];
     unsigned long long kib = 0;
 
-    if (!lki_read_text("/proc/meminfo", text, sizeof text))
+    if (!read_text("/proc/meminfo", text, sizeof text))
         return 0;
     const char *line = strstr(text, key);
     if (line == NULL || sscanf(line + strlen(key), ": %llu", &kib) != 1)
@@ -67,14 +76,14 @@ static uint64_t memory_line(const char *key)
 
 static void check_cores(report *r)
 {
-    long   online = sysconf(_SC_NPROCESSORS_ONLN);
-    double quota  = lki_cgroup_cores();
+    long               online = sysconf(_SC_NPROCESSORS_ONLN);
+    const lk_allowance mine   = lk_allowance_read();
 
-    r->cores = lki_core_count();
-    if (quota > 0 && quota < r->cores) {
-        say(r, FOUND_WARN, "cores", "%u, but the cgroup grants the time of %.1f: use no more "
-            "workers times threads than that, or raise its CPU limit", r->cores, quota);
-        r->cores = quota >= 1 ? (uint32_t)quota : 1;
+    r->cores = mine.cores;
+    if (mine.granted_cores > 0 && mine.granted_cores < mine.bound_cores) {
+        say(r, FOUND_WARN, "cores", "%u, but the cgroup grants the time of %.1f: commands use %u "
+            "by default; raise its CPU limit for more", mine.bound_cores, mine.granted_cores,
+            mine.cores);
     } else if (online > 0 && r->cores < (unsigned long)online) {
         say(r, FOUND_OK, "cores", "%u of the machine's %ld: this process is bound to them",
             r->cores, online);
@@ -119,7 +128,7 @@ static void check_topology(report *r, uint32_t workers, lk_bind bind)
 static bool has_tiles(void)
 {
     char text[4096];
-    return lki_read_text("/proc/cpuinfo", text, sizeof text) && strstr(text, " amx_bf16") != NULL;
+    return read_text("/proc/cpuinfo", text, sizeof text) && strstr(text, " amx_bf16") != NULL;
 }
 
 /* Prints the measured rates of every instruction set that this processor has. */
@@ -160,7 +169,8 @@ static void check_isa(report *r)
 
 static void check_memory(report *r)
 {
-    uint64_t free_bytes = memory_line("MemAvailable"), granted = lki_cgroup_memory();
+    uint64_t free_bytes = memory_line("MemAvailable");
+    uint64_t granted    = lk_allowance_read().granted_bytes;
     bool     limited    = granted < free_bytes;
     double   gib        = (double)(limited ? granted : free_bytes) / (double)(1 << 30);
 
@@ -181,7 +191,7 @@ static void check_huge_pages(report *r)
     static const char *const path = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
     char                     text[128];
 
-    if (!lki_read_text(path, text, sizeof text)) {
+    if (!read_text(path, text, sizeof text)) {
         say(r, FOUND_WARN, "huge pages", "not in this kernel: shared memory has small pages");
         return;
     }

@@ -139,7 +139,7 @@ static int evaluate(eval_options *o)
     lk_evaluation e;
     progress      p = { .shown = 0 };
     if (o->evaluate.workers == 0)
-        o->evaluate.workers = lki_core_count();
+        o->evaluate.workers = lk_allowance_read().cores;
     if (lki_shows_progress()) {
         (void)clock_gettime(CLOCK_MONOTONIC, &p.begun);
         o->evaluate.progress         = show;

@@ -92,6 +92,16 @@ static void run_ends_when_its_output_is_closed(void **state)
     assert_run("$L run -n 2 yes 2>/dev/null | head -1", 0, "y\n");
 }
 
+/* Checks that output for a closed descriptor is lost with an error, and silence is no loss. */
+static void run_refuses_to_lose_output(void **state)
+{
+    (void)state;
+    assert_run("$L run -n 2 echo hello >&-", 1, "standard output could not be written");
+    assert_run("$L run -n 2 --no-prefix /bin/echo hello >&-", 1, "exited with status 1");
+    assert_run("$L run -n 2 true >&-", 0, "");
+    assert_run("$L run -n 1 -- sh -c 'cat; echo aside >&2' <&- 2>&-", 0, "");
+}
+
 static void doctor_reports_the_requirements(void **state)
 {
     (void)state;
@@ -111,6 +121,7 @@ int main(void)
         cmocka_unit_test(passes_signals_on),
         cmocka_unit_test(run_prints_help_and_refuses_usage_errors),
         cmocka_unit_test(run_ends_when_its_output_is_closed),
+        cmocka_unit_test(run_refuses_to_lose_output),
         cmocka_unit_test(doctor_reports_the_requirements),
     };
     return cmocka_run_group_tests_name("cli.cmd_run", tests, NULL, NULL);

@@ -108,7 +108,7 @@ static int sample(lk_sample_options *options, bool raw)
     lki_text text    = { .controls = isatty(STDOUT_FILENO) != 1 };
     options->context = raw ? NULL : &text;
     if (options->threads == 0)
-        options->threads = lki_core_count();
+        options->threads = lk_allowance_read().cores;
     if (lk_sample(options) == LK_OK)
         return 0;
     lki_print_error_about("sample", options->path, "a folder as transformers writes it, or a "

@@ -35,7 +35,7 @@ static const lki_option table[] = {
       .required = true, .once = true, .help = "the token file to write, for --data tokens:FILE" },
     LKI_FLAG("documents", AT(documents),
              "write the tokenizer's end of text after each file, for --data docs:FILE?end=ID"),
-    LKI_U32("threads", "N", AT(threads), 1, 1024, "all cores", "number of threads"),
+    LKI_U32("threads", "N", AT(threads), 1, 1024, "the cores", "number of threads"),
     LKI_OPTIONS_END,
 };
 
@@ -157,10 +157,9 @@ static lk_status check_output(const tokenize_options *options)
 static lk_status encode_files(const tokenize_options *options, const lk_tokenizer *tokenizer,
                               sink *to)
 {
-    long        cores   = sysconf(_SC_NPROCESSORS_ONLN);
     int32_t     end     = lk_tokenizer_describe(tokenizer)->end;
     lk_encoder *encoder = NULL;
-    uint32_t    threads = options->threads > 0 ? options->threads : cores > 0 ? (uint32_t)cores : 1;
+    uint32_t    threads = options->threads > 0 ? options->threads : lk_allowance_read().cores;
     if (options->documents && end < 0)
         return lk_error_set(LK_EINVAL, "--documents: the tokenizer has none of <|endoftext|>, "
                                        "<|end_of_text|> and </s>");

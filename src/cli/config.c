@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/paths.h"
 #include "cli/values.h"
 
 enum { FILE_BYTES_MAX = 1 << 20 };
@@ -357,10 +358,12 @@ void lki_config_free(lki_config *config)
 
 bool lki_config_open(lki_config *out, const char *path, lki_message *error)
 {
-    *out       = (lki_config){ 0 };
-    FILE *file = fopen(path, "rb");
+    const char *why  = lki_why_unreadable(path);
+    FILE       *file = why == NULL ? fopen(path, "rb") : NULL;
+    *out             = (lki_config){ 0 };
     if (file == NULL)
-        return lki_refuse(error, "--config %.300s: %s; correct the path", path, strerror(errno));
+        return lki_refuse(error, "--config %.300s: %s; correct the path", path,
+                          why != NULL ? why : strerror(errno));
 
     char  *text  = malloc(FILE_BYTES_MAX + 1);
     size_t bytes = text == NULL ? 0 : fread(text, 1, FILE_BYTES_MAX + 1, file);

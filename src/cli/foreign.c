@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const struct {
     const char *name, *hint;
@@ -87,7 +86,7 @@ static char *workers(const char *name, const char *value)
     bool all = strcmp(value, "auto") == 0 || strcmp(value, "cpu") == 0 || strcmp(value, "gpu") == 0;
     if (!all)
         return join(name, "", value);
-    (void)snprintf(number, sizeof number, "%ld", sysconf(_SC_NPROCESSORS_ONLN));
+    (void)snprintf(number, sizeof number, "%u", lk_allowance_read().cores);
     return join(name, "", number);
 }
 

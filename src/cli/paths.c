@@ -1,7 +1,9 @@
 /* paths.c -- what is at a path; see paths.h. */
 #include "cli/paths.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +20,16 @@ size_t lki_read_beginning(const char *path, void *out, size_t bytes)
     size_t got = fread(out, 1, bytes, file);
     (void)fclose(file);
     return got;
+}
+
+const char *lki_why_unreadable(const char *path)
+{
+    struct stat info;
+    if (stat(path, &info) != 0 || access(path, R_OK) != 0)
+        return strerror(errno);
+    if (S_ISDIR(info.st_mode))
+        return strerror(EISDIR);
+    return S_ISREG(info.st_mode) ? NULL : "it is a pipe or a device, and is read more than once";
 }
 
 bool lki_has_file(const char *folder, const char *name)

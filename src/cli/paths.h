@@ -10,6 +10,10 @@
  * empty or cannot be read, or if the path is that of something else. */
 size_t lki_read_beginning(const char *path, void *out, size_t bytes);
 
+/* Returns NULL if a path is that of a file that can be read, more than once if need be.  Otherwise
+ * returns the reason: a pipe, for example, may have no writer, and the workers read it, too. */
+const char *lki_why_unreadable(const char *path);
+
 /* Returns true if a folder has a file. */
 bool lki_has_file(const char *folder, const char *name);
 

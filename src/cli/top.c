@@ -17,10 +17,12 @@ static double real_of(const json_t *object, const char *key, double otherwise)
     return json_is_number(value) ? json_number_value(value) : otherwise;
 }
 
+/* No number of a log is negative. */
 static uint64_t integer_of(const json_t *object, const char *key, uint64_t otherwise)
 {
-    const json_t *value = json_object_get(object, key);
-    return json_is_integer(value) ? (uint64_t)json_integer_value(value) : otherwise;
+    const json_t    *value  = json_object_get(object, key);
+    const json_int_t number = json_is_integer(value) ? json_integer_value(value) : -1;
+    return number >= 0 ? (uint64_t)number : otherwise;
 }
 
 static void text_of(const json_t *object, const char *key, char *out, size_t bytes)

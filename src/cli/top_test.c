@@ -201,6 +201,10 @@ static void bad_lines_do_no_harm(void **state)
     }
     add(&top, "{\"step\": \"x\", \"config\": 3, \"ranks\": [1, null], \"time\": []}");
     add(&top, "[]");
+    const uint64_t step = top.step;
+    add(&top, "{\"step\": -5, \"epoch\": -1, \"loss\": 1, \"loss_bits\": \"0\"}");
+    assert_int_equal(top.step, step);
+    assert_int_equal(top.epoch, 0);
     free(draw(&top, &screen));
 }
 

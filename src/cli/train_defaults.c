@@ -8,10 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/cgroup.h"
 #include "cli/train.h"
 #include "cli/values.h"
-#include "cli/workers.h"
 
 static const double RATE_FAR = 100; /* times the usual learning rate */
 
@@ -171,7 +169,8 @@ void lki_train_suit(train_options *o)
 
 void lki_train_use_cores(train_options *o)
 {
-    uint32_t cores = lki_core_count(), workers = o->config.workers > 0 ? o->config.workers : 1;
+    uint32_t cores   = lk_allowance_read().cores;
+    uint32_t workers = o->config.workers > 0 ? o->config.workers : 1;
     if (o->worker_mode == LKI_MODE_PROCESSES && !is_given(o, "workers") && !is_given(o, "threads"))
         o->config.threads = cores > workers ? cores / workers : 1;
     if (is_given(o, "threads") || o->config.threads <= 1)
@@ -180,35 +179,19 @@ void lki_train_use_cores(train_options *o)
                    o->config.threads);
 }
 
-/* Prints that the default is more workers or threads than the cgroup grants the time of. */
-static void print_quota(const train_options *o)
-{
-    const lk_train_config *c       = &o->config;
-    const double           granted = lki_cgroup_cores();
-    const uint32_t         threads = c->threads > 0 ? c->threads : 1;
-    uint32_t               most = 1, each = 1; /* workers and threads that are granted */
-    if (granted <= 0 || granted >= (double)c->workers * threads || c->workers * threads == 1)
-        return;
-    while (most < c->workers && most + 1 <= granted)
-        most++;
-    while ((each + 1) * most <= granted)
-        each++;
-    fprintf(stderr, "note: the cgroup grants the time of %.1f cores: --workers %u --threads %u "
-                    "suits it, and needs less memory (with the same result)\n",
-            granted, most, each);
-}
-
 /* Prints which cores have no work of their own, and what would give it to them. */
 static void print_cores(const train_options *o)
 {
     const lk_train_config *c     = &o->config;
-    uint32_t               cores = lki_core_count(), threads = c->threads > 0 ? c->threads : 1;
+    const lk_allowance     mine  = lk_allowance_read();
+    uint32_t               cores = mine.cores, threads = c->threads > 0 ? c->threads : 1;
     uint32_t               pieces = c->global_batch, most = 1;
     char                   shared[48] = "";
-    fprintf(stderr, "workers: %u with %u thread%s each, on %u core%s\n", c->workers, threads,
-            threads == 1 ? "" : "s", cores, cores == 1 ? "" : "s");
-    if (!is_given(o, "workers") && !is_given(o, "threads"))
-        print_quota(o);
+    fprintf(stderr, "workers: %u with %u thread%s each, on %u core%s", c->workers, threads,
+            threads == 1 ? "" : "s", mine.bound_cores, mine.bound_cores == 1 ? "" : "s");
+    if (mine.granted_cores > 0 && mine.granted_cores < mine.bound_cores)
+        fprintf(stderr, ", of which the cgroup grants the time of %.1f", mine.granted_cores);
+    fprintf(stderr, "\n");
     if (is_given(o, "workers") || c->workers != c->virtual_workers || c->workers >= cores ||
         c->exchange.clients.count > 0 || lki_nodes_least(&o->nodes) > 0)
         return;

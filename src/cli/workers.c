@@ -2,7 +2,6 @@
 #include "cli/workers.h"
 
 #include <limits.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -36,12 +35,6 @@ void lki_name_worker(uint32_t rank)
     char name[16]; /* the kernel's limit: 15 characters and NUL */
     (void)snprintf(name, sizeof name, "lockstep:%u", rank);
     (void)prctl(PR_SET_NAME, name);
-}
-
-uint32_t lki_core_count(void)
-{
-    cpu_set_t cpus;
-    return sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? (uint32_t)CPU_COUNT(&cpus) : 1;
 }
 
 bool lki_parse_restart(const char *text, uint32_t *most, lki_message *error)

@@ -20,9 +20,6 @@ int lki_start_workers(const char *command, char **argv, lk_launch_options how,
 int lki_keep_workers(const char *command, char **argv, lk_launch_options how,
                      const char *checkpoint, int64_t from, uint32_t most);
 
-/* Returns the number of cores that this process may use. */
-uint32_t lki_core_count(void);
-
 /* Reads the value of --restart: a maximum of failures in a row, or nothing, which means 3. */
 bool lki_parse_restart(const char *text, uint32_t *most, lki_message *error);
 

@@ -7,6 +7,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,26 +22,37 @@
 
 enum { DIGITS = 2 * LK_JOB_KEY_BYTES, PATIENCE_MS = 10000 };
 
+/* Writes a file that only its owner can read.  Returns 0 or an errno. */
+static int write_private(const char *path, const char *text, size_t bytes)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return errno;
+    ssize_t wrote = write(fd, text, bytes);
+    int     error = wrote == (ssize_t)bytes ? 0 : wrote < 0 ? errno : ENOSPC;
+    return close(fd) == 0 || error != 0 ? error : errno;
+}
+
+/* Writes the key beside its file, which thus never has a part of it, even if this process is
+ * killed.  link() replaces no file. */
 lk_status lk_job_key_new(const char *path)
 {
     unsigned char key[LK_JOB_KEY_BYTES];
-    char          text[DIGITS + 2];
+    char          text[DIGITS + 2], draft[PATH_MAX];
 
+    if (snprintf(draft, sizeof draft, "%s.%ld.new", path, (long)getpid()) >= PATH_MAX)
+        return lk_fail(LK_EINVAL, "the path of the key is too long");
     if (getrandom(key, sizeof key, 0) != (ssize_t)sizeof key)
         return lk_fail(LK_EIO, "no random numbers for a key: %s", strerror(errno));
     for (size_t i = 0; i < sizeof key; i++)
         (void)snprintf(text + 2 * i, 4, "%02x\n", key[i]);
     explicit_bzero(key, sizeof key);
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return lk_fail(LK_EIO, "cannot make %s: %s", path, strerror(errno));
-    ssize_t wrote = write(fd, text, DIGITS + 1);
-    int     error = wrote < 0 ? errno : ENOSPC;
+    int error = write_private(draft, text, DIGITS + 1);
     explicit_bzero(text, sizeof text);
-    if (close(fd) == 0 && wrote == DIGITS + 1)
-        return LK_OK;
-    (void)unlink(path);
-    return lk_fail(LK_EIO, "cannot write %s: %s", path, strerror(error));
+    if (error == 0 && link(draft, path) != 0)
+        error = errno;
+    (void)unlink(draft);
+    return error == 0 ? LK_OK : lk_fail(LK_EIO, "cannot make %s: %s", path, strerror(error));
 }
 
 static lk_status check_file(int fd, const char *from)

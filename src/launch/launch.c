@@ -27,14 +27,13 @@ static void close_if_open(int *fd)
 
 /* ---- The job's memory -------------------------------------------------------------------- */
 
-/* Reserves descriptors 0, 1 and 2, which the children replace. */
+/* Reserves descriptors 0, 1 and 2, which the children replace.  Writing to a standard output that
+ * was closed stays an error. */
 static void open_standard(void)
 {
-    int fd = open("/dev/null", O_RDWR);
-
-    while (fd >= 0 && fd < 3)
-        fd = open("/dev/null", O_RDWR);
-    close_if_open(&fd);
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR);
 }
 
 /* Makes the flight directory an absolute path, because workers may change their directory before

@@ -425,8 +425,8 @@ static uint32_t workers_here(const lk_train_config *config, uint32_t hosts)
 {
     uint32_t threads = config->threads > 0 ? config->threads : 1;
     uint32_t here    = (config->workers + hosts - 1) / hosts;
-    long     cores   = sysconf(_SC_NPROCESSORS_ONLN) / (long)threads;
-    return cores < 1 ? 1 : here < (uint32_t)cores ? here : (uint32_t)cores;
+    uint32_t cores   = lk_allowance_read().cores / threads;
+    return cores < 1 ? 1 : here < cores ? here : cores;
 }
 
 static lk_status measure(lk_calibration **out, lk_train_config *config, uint32_t hosts)

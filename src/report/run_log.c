@@ -74,17 +74,23 @@ static lk_status grow_rows(lki_run_log *log)
     return LK_OK;
 }
 
+/* Returns the slot of the column `name`, or the free slot that it would have. */
+static size_t slot_of(const lki_run_log *log, const char *name)
+{
+    size_t at = lki_xxh3(name, strlen(name)) % LKI_COLUMN_SLOTS;
+    while (log->slots[at] != 0 && strcmp(log->columns[log->slots[at] - 1].name, name) != 0)
+        at = (at + 1) % LKI_COLUMN_SLOTS;
+    return at;
+}
+
 /* Sets *out to the column `name`, which is added if it does not exist, or to NULL if there are too
  * many. */
 static lk_status column_of(lki_run_log *log, const char *name, lki_column **out)
 {
-    *out = NULL;
-    for (size_t i = 0; i < log->column_count; i++) {
-        size_t at = (log->hint + i) % log->column_count; /* lines have their keys in one order */
-        if (strcmp(log->columns[at].name, name) != 0)
-            continue;
-        log->hint = at + 1;
-        *out      = &log->columns[at];
+    const size_t at = slot_of(log, name);
+    *out            = NULL;
+    if (log->slots[at] != 0) {
+        *out = &log->columns[log->slots[at] - 1];
         return LK_OK;
     }
     if (log->column_count == LKI_COLUMNS_MAX || strlen(name) >= LKI_COLUMN_NAME) {
@@ -100,17 +106,15 @@ static lk_status column_of(lki_run_log *log, const char *name, lki_column **out)
         return lk_fail(LK_ENOMEM, "a column of the log '%s'", log->path);
     for (size_t r = 0; r < log->rows; r++)
         column->values[r] = lki_absent();
-    log->hint = ++log->column_count;
-    *out      = column;
+    log->slots[at] = (uint16_t)++log->column_count;
+    *out           = column;
     return LK_OK;
 }
 
 const lki_column *lki_run_log_column(const lki_run_log *log, const char *name)
 {
-    for (size_t c = 0; log != NULL && c < log->column_count; c++)
-        if (strcmp(log->columns[c].name, name) == 0)
-            return &log->columns[c];
-    return NULL;
+    const size_t number = log != NULL ? log->slots[slot_of(log, name)] : 0;
+    return number > 0 ? &log->columns[number - 1] : NULL;
 }
 
 static lk_status set_value(lki_run_log *log, const char *name, double value)
@@ -315,8 +319,9 @@ static bool take_config(lki_run_log *log, json_t *line)
     json_decref(log->config);
     log->config = json_incref(json_is_object(config) ? config : run);
 
-    const char *data = json_string_value(json_object_get(line, "data"));
-    log->planned     = (uint64_t)json_integer_value(json_object_get(line, "steps"));
+    const char      *data  = json_string_value(json_object_get(line, "data"));
+    const json_int_t steps = json_integer_value(json_object_get(line, "steps"));
+    log->planned           = steps > 0 ? (uint64_t)steps : 0;
     (void)snprintf(log->data, sizeof log->data, "%s", data != NULL ? data : "");
     return true;
 }
@@ -374,11 +379,12 @@ static void forget(lki_run_log *log)
         json_decref(log->events[i].line);
     for (size_t c = 0; c < log->column_count; c++)
         free(log->columns[c].values);
+    memset(log->slots, 0, sizeof log->slots);
     json_decref(log->config);
     log->config      = NULL;
     log->event_count = log->column_count = log->events_lost = log->columns_lost = 0;
-    log->line_count = log->hint = log->tail_bytes = 0;
-    log->offset = log->planned = log->end         = 0;
+    log->line_count = log->tail_bytes     = 0;
+    log->offset = log->planned = log->end = 0;
     log->begun = log->has_bits = false;
     log->label[0] = log->data[0] = '\0';
 }

@@ -17,6 +17,7 @@
 #include "base/status.h"
 
 enum { LKI_COLUMN_NAME = 64, LKI_COLUMNS_MAX = 4096, LKI_EVENTS_MAX = 100000 };
+enum { LKI_COLUMN_SLOTS = 2 * LKI_COLUMNS_MAX };
 enum { LKI_LOSS_DIGITS = 16 }; /* hexadecimal digits of the bits of a loss */
 
 typedef struct {
@@ -42,6 +43,8 @@ typedef struct {
     uint64_t          *steps; /* by row, ascending */
     lki_losses_line   *lines; /* by row */
     lki_column        *columns;
+    uint16_t slots[LKI_COLUMN_SLOTS]; /* numbers of columns, from 1, by the hashes of their names;
+                                       * 0 = free */
     lki_run_log_event *events;
     json_t            *config;    /* configuration of the run; NULL: the log has none */
     json_t            *last;      /* the newest line with the hash of the weights; NULL: none yet */
@@ -52,7 +55,6 @@ typedef struct {
     size_t   events_lost;  /* number of events beyond LKI_EVENTS_MAX */
     size_t   columns_lost; /* number of values without a column, see LKI_COLUMNS_MAX */
     size_t   line_count;
-    size_t   hint;   /* column after the one that was used last */
     bool     begun;  /* a step was seen */
     uint64_t step;   /* the step of the last line */
     uint64_t offset; /* bytes read, up to the end of a line */

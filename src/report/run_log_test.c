@@ -144,12 +144,62 @@ static void losses_of_workers(void **state)
     assert_int_equal(lki_first_of_losses("4000000000000000", NULL), SIZE_MAX);
 }
 
+static void negative_steps_are_not_known(void **state)
+{
+    (void)state;
+    lki_run_log *log = open_log(lkt_write("a", "w", "{\"config\": {}, \"steps\": -5}\n" LKT_ONE));
+    assert_int_equal(log->planned, 0);
+    lki_run_log_free(log);
+}
+
+/* Writes a line with members k0, k1 ..., in the opposite order in odd steps.  The value of each is
+ * its number, plus the step. */
+static void write_members(FILE *file, int step, int count)
+{
+    (void)fprintf(file, "{\"step\": %d", step);
+    for (int i = 0; i < count; i++) {
+        const int number = step % 2 == 0 ? i : count - 1 - i;
+        (void)fprintf(file, ", \"k%d\": %d", number, number + step);
+    }
+    (void)fprintf(file, "}\n");
+}
+
+/* Checks each of as many columns as a log can have, and that more are counted. */
+static void many_columns(void **state)
+{
+    (void)state;
+    enum { MORE = 100 };
+    bool  changed;
+    char  name[16];
+    FILE *file = fopen(lkt_write("many", "w", ""), "we");
+    assert_non_null(file);
+    write_members(file, 0, LKI_COLUMNS_MAX);
+    write_members(file, 1, LKI_COLUMNS_MAX);
+    write_members(file, 2, LKI_COLUMNS_MAX + MORE);
+    assert_int_equal(fclose(file), 0);
+    lki_run_log *log = open_log(lkt_path("many"));
+    assert_int_equal(log->column_count, LKI_COLUMNS_MAX);
+    assert_int_equal(log->columns_lost, MORE);
+    for (int i = 0; i < LKI_COLUMNS_MAX; i++) {
+        (void)snprintf(name, sizeof name, "k%d", i);
+        for (int row = 0; row < 3; row++)
+            assert_true(value_at(log, name, (size_t)row) == i + row);
+    }
+    assert_null(lki_run_log_column(log, "k4096"));
+    (void)lkt_write("many", "w", LKT_ONE); /* another run, without these columns */
+    assert_int_equal(lki_run_log_update(log, &changed), LK_OK);
+    assert_null(lki_run_log_column(log, "k0"));
+    assert_true(value_at(log, "loss", 0) > 1.9);
+    lki_run_log_free(log);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows),           cmocka_unit_test(exact_values), cmocka_unit_test(growing),
         cmocka_unit_test(repeated_steps), cmocka_unit_test(no_logs),      cmocka_unit_test(headers),
         cmocka_unit_test(losses_of_workers), cmocka_unit_test(bits_that_are_none),
+        cmocka_unit_test(many_columns),      cmocka_unit_test(negative_steps_are_not_known),
     };
     return cmocka_run_group_tests(tests, lkt_make_folder, lkt_remove_folder);
 }

@@ -285,6 +285,8 @@ static const struct {
       "--validation 1: must be a number of at least 0 and below 1" },
     { GOOD "--steps 1 --config none.toml", "--config none.toml: No such file or directory; cor" },
     { GOOD "--steps 1 --config .", "--config .: Is a directory" },
+    { "train 2>/dev/null; mkfifo c.pipe; " LK_TEST_COMMAND " " GOOD "--steps 1 --config c.pipe",
+      "--config c.pipe: it is a pipe or a device, and is read more than once; correct the" },
     { "train --config c.toml 2>/dev/null; printf 'batch_size = 4\nnonsense = 1\n' >c.toml; "
       LK_TEST_COMMAND " " GOOD "--steps 1 --config c.toml",
       "c.toml:1: unknown key batch_size; here it is --global-batch N, the samples of a step over "

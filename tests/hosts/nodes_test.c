@@ -293,6 +293,20 @@ static void nodes_of_other_jobs_are_refused(void **state)
     assert_says(r.err, "File exists");
 }
 
+/* A key that could not be written as a whole, because a limit of file sizes killed the command or a
+ * write failed, leaves no file that other nodes could take for one. */
+static void a_part_of_a_key_is_no_key(void **state)
+{
+    static command_result r;
+    (void)run_shell(&r, *state, "(ulimit -f 0; exec " LK_TEST_COMMAND " key part); test ! -e part");
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&r, *state, "(trap '' XFSZ; ulimit -f 0; exec " LK_TEST_COMMAND " key part)");
+    assert_int_equal(r.status, 1);
+    (void)run_shell(&r, *state, LK_TEST_COMMAND " key part && stat -c %a part && wc -c <part");
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.out, "600\n65\n");
+}
+
 static void a_key_from_a_descriptor_is_not_passed_on(void **state)
 {
     static nodes j;
@@ -367,6 +381,7 @@ int main(void)
         cmocka_unit_test(missing_nodes_are_named),
         cmocka_unit_test(nodes_of_other_jobs_are_refused),
         cmocka_unit_test(a_key_from_a_descriptor_is_not_passed_on),
+        cmocka_unit_test(a_part_of_a_key_is_no_key),
         cmocka_unit_test(a_job_without_a_key_prints_a_warning),
         cmocka_unit_test(strangers_do_not_disturb_the_job),
     };

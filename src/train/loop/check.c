@@ -1,7 +1,6 @@
 /* check.c -- completes a configuration and reports all its errors before workers start. */
 #include <errno.h>
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -77,12 +76,10 @@ static uint32_t most_workers(const lk_train_config *c)
 
 static lk_status check_workers(lk_train_config *c)
 {
-    cpu_set_t cpus;
     if (c->threads == 0)
         c->threads = 1;
     if (c->workers == 0) {
-        bool     known = sched_getaffinity(0, sizeof cpus, &cpus) == 0;
-        uint32_t cores = known ? (uint32_t)CPU_COUNT(&cpus) : 1;
+        uint32_t cores = lk_allowance_read().cores;
         c->workers     = (uint32_t)lki_min(lki_max(cores / c->threads, 1), most_workers(c));
         if (c->strategy != NULL && strcmp(c->strategy, "single") == 0)
             c->workers = 1;
