@@ -93,8 +93,8 @@ static void divide(lki_pool *pool, size_t count)
     }
 }
 
-/* Claims a task.  The counter is read first, because an addition to a share in which nothing is left
- * would only take its cache line from the other threads. */
+/* Claims a task.  The counter is read first, because an addition to a share in which nothing is
+ * left would only take its cache line from the other threads. */
 static bool claim(task_share *from, size_t *index)
 {
     if (atomic_load_explicit(&from->next, memory_order_relaxed) >= from->end)

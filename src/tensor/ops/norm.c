@@ -120,16 +120,16 @@ void lki_layernorm_backward(lk_exec *exec, lk_dtype type, size_t rows, size_t c,
     lki_pool_run(pool, (rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK, layernorm_dx_task, &n);
 }
 
-/* The work on the chunks of one slab of columns, and the memory of their sums.  Threads claim
- * chunks in rounds of one chunk each.  Each pass over the slab has the rounds in the opposite order
- * of the previous pass, and so begins with rows that are mostly still in the threads' caches. */
+/* The work on the chunks of one slab of columns, and the memory of their sums.  Each pass over the
+ * slab has the chunks of a thread's share in the opposite order of the previous pass, and so begins
+ * with rows that are mostly still in the thread's cache. */
 typedef struct slab slab;
 struct slab {
     const lki_nn_kernels *kernels;
     lki_columns           all; /* the slab's columns, all rows */
     void (*work)(const slab *s, const lki_columns *chunk, size_t index);
     float (*sums)[SLAB], (*products)[SLAB]; /* one row for each chunk */
-    size_t threads, rounds;
+    size_t threads;
     bool   backwards;
 };
 
@@ -163,13 +163,10 @@ static void slab_chunk(const slab *s, size_t index)
 static void slab_task(void *context, size_t index, uint32_t thread)
 {
     const slab *s     = context;
-    size_t      round = index / s->threads;
+    size_t      share = ((index + 1) * s->threads - 1) / CHUNKS; /* see base/pool.c */
+    size_t      first = CHUNKS * share / s->threads, end = CHUNKS * (share + 1) / s->threads;
     (void)thread;
-    if (s->backwards)
-        round = s->rounds - 1 - round;
-    size_t chunk = round * s->threads + index % s->threads;
-    if (chunk < CHUNKS) /* the last round may be incomplete */
-        slab_chunk(s, chunk);
+    slab_chunk(s, s->backwards ? first + end - 1 - index : index);
 }
 
 static void slab_run(lk_exec *exec, slab *s,
@@ -177,8 +174,7 @@ static void slab_run(lk_exec *exec, slab *s,
 {
     s->work    = work;
     s->threads = lk_exec_threads(exec);
-    s->rounds  = (CHUNKS + s->threads - 1) / s->threads;
-    lki_pool_run(lki_exec_pool(exec), s->rounds * s->threads, slab_task, s);
+    lki_pool_run(lki_exec_pool(exec), CHUNKS, slab_task, s);
     s->backwards = !s->backwards;
 }
 
