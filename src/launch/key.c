@@ -33,8 +33,20 @@ static int write_private(const char *path, const char *text, size_t bytes)
     return close(fd) == 0 || error != 0 ? error : errno;
 }
 
+/* Names a file, unless the name is taken.  Some file systems have no links, others no such rename.
+ * Returns 0 or an errno. */
+static int name_file(const char *draft, const char *path)
+{
+    if (link(draft, path) == 0)
+        return 0;
+    if (errno == EEXIST ||
+        renameat2(AT_FDCWD, draft, AT_FDCWD, path, RENAME_NOREPLACE) != 0)
+        return errno;
+    return 0;
+}
+
 /* Writes the key beside its file, which thus never has a part of it, even if this process is
- * killed.  link() replaces no file. */
+ * killed. */
 lk_status lk_job_key_new(const char *path)
 {
     unsigned char key[LK_JOB_KEY_BYTES];
@@ -49,8 +61,8 @@ lk_status lk_job_key_new(const char *path)
     explicit_bzero(key, sizeof key);
     int error = write_private(draft, text, DIGITS + 1);
     explicit_bzero(text, sizeof text);
-    if (error == 0 && link(draft, path) != 0)
-        error = errno;
+    if (error == 0)
+        error = name_file(draft, path);
     (void)unlink(draft);
     return error == 0 ? LK_OK : lk_fail(LK_EIO, "cannot make %s: %s", path, strerror(error));
 }
