@@ -141,6 +141,8 @@ class Attest(unittest.TestCase):
         self.attest("--key", "k")
         line = ["verify", "run.attest.json", "--identity", "me", "--signers"]
         self.assertIn("signature: good, by me", self.call(0, COMMAND, *line, "k.signers"))
+        piped = f"'{COMMAND}' {' '.join(line)} <(cat k.signers)"
+        self.assertIn("signature: good, by me", self.call(0, "bash", "-c", piped))
         self.assertIn("not signed by a key of me", self.call(1, COMMAND, *line, "other.signers"))
         statement = self.folder / "run.attest.json"
         statement.write_text(statement.read_text().replace('"lockstep": "', '"lockstep": "9'))

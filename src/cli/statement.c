@@ -12,7 +12,6 @@
 
 #include "cli/commands.h"
 #include "cli/difference.h"
-#include "cli/paths.h"
 #include "cli/replay.h"
 #include "cli/settings.h"
 #include "cli/signature.h"
@@ -411,14 +410,13 @@ static int verify(verification *v, size_t wanted)
 /* Checks that files named by options can be read.  Prints an error if not. */
 static bool check_files(const statement_options *o)
 {
-    const char *why = o->signers != NULL ? lki_why_unreadable(o->signers) : NULL;
     if (o->checkpoint != NULL && access(o->checkpoint, X_OK) != 0)
         fprintf(stderr, "lockstep verify: cannot read the directory '%s': %s; give another "
                         "--checkpoint, with checkpoints of the run\n", o->checkpoint,
                 strerror(errno));
-    else if (why != NULL)
+    else if (o->signers != NULL && access(o->signers, R_OK) != 0)
         fprintf(stderr, "lockstep verify: cannot read the signers '%s': %s; give a file with a "
-                        "line \"NAME ssh-ed25519 KEY\" for each\n", o->signers, why);
+                        "line \"NAME ssh-ed25519 KEY\" for each\n", o->signers, strerror(errno));
     else
         return true;
     return false;

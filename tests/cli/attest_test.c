@@ -356,9 +356,7 @@ static void own_problems_are_no_differences(void **state)
     find(LOCKSTEP "verify good.json --checkpoint none", "give another --checkpoint");
     find(LOCKSTEP "verify good.json --signers none --identity me",
          "cannot read the signers 'none': No such file or directory; give a file with a line");
-    find("mkfifo pipe; " LOCKSTEP "verify good.json --signers pipe --identity me",
-         "cannot read the signers 'pipe': it is a pipe or a device, and is read more than");
-    find(LOCKSTEP "attest run --key pipe --out b.json",
+    find("mkfifo pipe; " LOCKSTEP "attest run --key pipe --out b.json",
          "cannot read the key 'pipe': it is a pipe or a device, and is read more than once");
     run_shell(&r, folder, "mv data.txt moved.txt; " LOCKSTEP "verify good.json; s=$?; " LOCKSTEP
                           "verify good.json --data moved.txt >given; t=$?; mv moved.txt data.txt; "
