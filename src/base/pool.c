@@ -87,8 +87,8 @@ static uint32_t wait_change(lki_pool *pool, _Atomic uint32_t *word, uint32_t see
 static void divide(lki_pool *pool, size_t count)
 {
     for (uint32_t i = 0; i < pool->threads; i++) {
-        pool->shares[i].end = count * (i + 1) / pool->threads;
-        atomic_store_explicit(&pool->shares[i].next, count * i / pool->threads,
+        pool->shares[i].end = lki_pool_first(count, pool->threads, i + 1);
+        atomic_store_explicit(&pool->shares[i].next, lki_pool_first(count, pool->threads, i),
                               memory_order_relaxed);
     }
 }

@@ -32,6 +32,19 @@ void lki_pool_trace(lki_pool *pool, lki_trace *trace, uint32_t first);
 typedef void (*lki_task)(void *context, size_t index, uint32_t thread);
 void lki_pool_run(lki_pool *pool, size_t count, lki_task task, void *context);
 
+/* Returns the first of `count` tasks with which thread i of `threads` begins.  The next thread's
+ * first one ends its share. */
+static inline size_t lki_pool_first(size_t count, size_t threads, size_t i)
+{
+    return count * i / threads;
+}
+
+/* Returns the thread that begins with the share of a task. */
+static inline size_t lki_pool_thread_of(size_t count, size_t threads, size_t index)
+{
+    return ((index + 1) * threads - 1) / count;
+}
+
 /* Runs one task per thread; task i runs on thread i. */
 void lki_pool_each(lki_pool *pool, lki_task task, void *context);
 

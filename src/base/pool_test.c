@@ -135,6 +135,18 @@ static void threads_begin_with_their_own_tasks(void **state)
     lki_pool_free(pool);
 }
 
+static void shares_divide_all_tasks(void **state)
+{
+    (void)state;
+    for (size_t threads = 1; threads <= 9; threads++)
+        for (size_t count = 1; count <= 30; count++)
+            for (size_t i = 0; i < count; i++) {
+                const size_t t = lki_pool_thread_of(count, threads, i);
+                assert_true(t < threads && lki_pool_first(count, threads, t) <= i &&
+                            i < lki_pool_first(count, threads, t + 1));
+            }
+}
+
 /* Waits in the first task until all others are done, three of which are of the same share. */
 static void wait_for_others(void *context, size_t index, uint32_t thread)
 {
@@ -261,6 +273,7 @@ int main(void)
         cmocka_unit_test(helpers_keep_subnormal_numbers),
         cmocka_unit_test(each_task_runs_on_its_own_thread),
         cmocka_unit_test(threads_begin_with_their_own_tasks),
+        cmocka_unit_test(shares_divide_all_tasks),
         cmocka_unit_test(threads_take_over_tasks),
         cmocka_unit_test(threads_are_bound_one_by_one),
         cmocka_unit_test(more_threads_than_processors_are_not_bound),

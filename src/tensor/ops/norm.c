@@ -162,9 +162,10 @@ static void slab_chunk(const slab *s, size_t index)
 
 static void slab_task(void *context, size_t index, uint32_t thread)
 {
-    const slab *s     = context;
-    size_t      share = ((index + 1) * s->threads - 1) / CHUNKS; /* see base/pool.c */
-    size_t      first = CHUNKS * share / s->threads, end = CHUNKS * (share + 1) / s->threads;
+    const slab *s      = context;
+    size_t      begins = lki_pool_thread_of(CHUNKS, s->threads, index);
+    size_t      first  = lki_pool_first(CHUNKS, s->threads, begins);
+    size_t      end    = lki_pool_first(CHUNKS, s->threads, begins + 1);
     (void)thread;
     slab_chunk(s, s->backwards ? first + end - 1 - index : index);
 }
