@@ -479,6 +479,9 @@ lk_status lk_diff(const char *a, const char *b, lk_difference_hook report, void 
 {
     lki_target x, y;
     lki_diff   diff = { .report = report, .context = context };
+    *equal = false;
+    LK_TRY(lki_check_given("lk_diff", "a", a, 1));
+    LK_TRY(lki_check_given("lk_diff", "b", b, 1));
     LK_TRY(lki_target_find(&x, a));
     lk_status status = lki_target_find(&y, b);
     if (status == LK_OK) {
