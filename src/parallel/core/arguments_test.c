@@ -245,7 +245,7 @@ static void unknown_values_are_refused(void **state)
 
 /* ---- Calls between steps ----------------------------------------------------------------- */
 
-enum { BETWEEN = 11 };
+enum { BETWEEN = 13 };
 
 /* Makes call `number` of those that are for the time between steps. */
 static lk_status call_between(lk_parallel *p, uint32_t number)
@@ -266,7 +266,9 @@ static lk_status call_between(lk_parallel *p, uint32_t number)
     case 7: return lk_parallel_fetch_kept(p, 0, 0, 0, 0, 5, out);
     case 8: return lk_parallel_kept_norms(p, 0, sums);
     case 9: return lk_parallel_load_kept(p, 0, 0, 0, values);
-    default: return lk_parallel_load_shared(p, 0, values);
+    case 10: return lk_parallel_load_shared(p, 0, values);
+    case 11: return lk_parallel_fetch_replica_state(p, 0, 0, out);
+    default: return lk_parallel_load_replica_state(p, 0, 0, values);
     }
 }
 
@@ -274,7 +276,8 @@ static void refuses_all_between(lk_parallel *p, uint32_t step)
 {
     static const char *const names[BETWEEN] = { "fetch", "sum", "load", "load_state", "set_rules",
                                                 "average", "resume", "fetch_kept", "kept_norms",
-                                                "load_kept", "load_shared" };
+                                                "load_kept", "load_shared",
+                                                "fetch_replica_state", "load_replica_state" };
     for (uint32_t i = 0; i < BETWEEN; i++) {
         char why[96];
         (void)snprintf(why, sizeof why, "step %u is under way; call lk_parallel_%s() before", step,
