@@ -9,6 +9,8 @@
  * Ownership:  a returned pointer is borrowed, a pointer stored through an `out` argument is owned.
  *             Outputs are set on success; an owned output is NULL on failure.
  *             Every ..._free() accepts NULL and cannot fail.
+ * Arguments:  calls that open, find or compare something by a path or name return LK_EINVAL if it
+ *             is NULL, unless a comment allows that.  Objects and outputs must not be NULL.
  * Options:    structs in which zero means the default.  They begin with their size: see
  *             LK_OPTIONS_INIT().
  */

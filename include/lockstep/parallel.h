@@ -355,8 +355,8 @@ typedef struct {
 } lk_audit_finding;
 LK_API bool lk_parallel_finding(const lk_parallel *parallel, lk_audit_finding *out);
 
-/* Sums `width` FP64 values per virtual worker along the canonical tree.  Collective.  `mine` has
- * one row of `width` values for each virtual worker of this rank, in order. */
+/* Sums `width` FP64 values per virtual worker along the canonical tree.  Collective, between steps.
+ * `mine` has one row of `width` values for each virtual worker of this rank, in order. */
 LK_API LK_NODISCARD lk_status lk_parallel_sum(lk_parallel *parallel, const double *mine,
                                               uint32_t width, double *out);
 

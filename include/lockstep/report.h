@@ -53,8 +53,9 @@ typedef void (*lk_difference_hook)(void *context, const lk_difference *differenc
  * numbers of workers and strategies.
  *
  * Sets *equal and returns LK_OK if both could be compared.  Returns LK_EINVAL if `a` and `b` have
- * nothing in common that can be compared; LK_EIO, LK_EFORMAT or LK_ECORRUPT if one cannot be
- * read. */
+ * nothing in common that can be compared; LK_EUNSUPPORTED if nothing differs, but not all values of
+ * the logs were compared, because their steps have more than 4096; LK_EIO, LK_EFORMAT or
+ * LK_ECORRUPT if one cannot be read. */
 LK_API LK_NODISCARD lk_status lk_diff(const char *a, const char *b, lk_difference_hook report,
                                       void *context, bool *equal);
 

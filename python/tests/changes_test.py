@@ -78,6 +78,9 @@ PROGRAM = """
         model.longest = model.first.weight.data[:, 2]
     if FAULT == "attribute view":
         model.norm.flat = model.first.weight.view(-1)
+    if FAULT == "kept view":
+        model.norm.kept = {"of": [(0, model.first.weight), (1, model.first.weight[2:])], "no": 3}
+        model.norm.kept["self"] = model.norm.kept
     if run.rank == 1 and FAULT.startswith("other "):
         model.state_dict()[FAULT[6:]].add_(1)
     if run.rank == 1 and FAULT == "graph":
@@ -86,6 +89,7 @@ PROGRAM = """
         model.norm.momentum = 0.2
     if FAULT == "":
         model.unset = model.first.weight   # the Parameter itself
+        model.kept = [model.first.weight, model.first.weight.detach().clone(), model]
     if FAULT != "criterion":
         criterion.requires_grad_(False)
     run.prepare(model)
@@ -193,7 +197,8 @@ class Changes(unittest.TestCase):
     def test_memory_of_trained_parameters(self):
         for fault, text in (("frozen view", "parameter 'frozen.weight'"),
                             ("buffer view", "buffer 'longest'"), ("view", "buffer 'longest'"),
-                            ("attribute view", "attribute 'norm.flat'")):
+                            ("attribute view", "attribute 'norm.flat'"),
+                            ("kept view", "attribute 'norm.kept['of'][1][1]'")):
             for optimizer in ("lockstep", "torch"):
                 self.assert_refused(fault, text + " shares memory with parameter 'first.weight'",
                                     OPTIMIZER=optimizer)

@@ -146,7 +146,7 @@ lk_status lki_directory_sync(const char *path)
     return status;
 }
 
-/* Creates the first set-aside-N that is free. */
+/* Creates the first set-aside-N that is free.  An empty one was left by a crash. */
 static lk_status make_aside(char name[LKI_STEP_NAME_BYTES], char path[LKI_PATH_BYTES],
                             const char *dir)
 {
@@ -157,6 +157,8 @@ static lk_status make_aside(char name[LKI_STEP_NAME_BYTES], char path[LKI_PATH_B
             break;
         if (errno != EEXIST)
             return lk_fail(LK_EIO, "cannot make the directory '%s': %s", path, strerror(errno));
+        if (rmdir(path) == 0 && mkdir(path, 0777) == 0)
+            break;
     }
     return LK_OK;
 }

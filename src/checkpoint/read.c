@@ -334,12 +334,16 @@ static lk_status open_path(lk_checkpoint **out, const char *path, bool with_data
 
 lk_status lk_checkpoint_open(lk_checkpoint **out, const char *path, char *notes, size_t notes_bytes)
 {
+    *out = NULL;
+    LK_TRY(lki_check_given("lk_checkpoint_open", "path", path, 1));
     return open_path(out, path, true, notes, notes == NULL ? 0 : notes_bytes);
 }
 
 lk_status lk_checkpoint_open_manifest(lk_checkpoint **out, const char *path, char *notes,
                                       size_t notes_bytes)
 {
+    *out = NULL;
+    LK_TRY(lki_check_given("lk_checkpoint_open_manifest", "path", path, 1));
     return open_path(out, path, false, notes, notes == NULL ? 0 : notes_bytes);
 }
 
@@ -347,6 +351,7 @@ lk_status lk_checkpoint_open_step(lk_checkpoint **out, const char *dir, uint64_t
 {
     char path[LKI_PATH_BYTES], name[LKI_STEP_NAME_BYTES];
     *out = NULL;
+    LK_TRY(lki_check_given("lk_checkpoint_open_step", "dir", dir, 1));
     lki_step_name(name, step);
     LK_TRY(lki_directory_join(path, dir, name));
     return open_one(out, path, true);
@@ -378,6 +383,7 @@ lk_status lk_checkpoint_exists(const char *dir, bool *out)
     uint64_t   *steps;
     size_t      count;
     *out = false;
+    LK_TRY(lki_check_given("lk_checkpoint_exists", "dir", dir, 1));
     if (stat(dir, &info) != 0 && errno == ENOENT)
         return LK_OK;
     LK_TRY(lki_steps_list(&steps, &count, dir));

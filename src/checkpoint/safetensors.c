@@ -329,6 +329,7 @@ lk_status lk_safetensors_open(lk_safetensors **out, const char *path)
 {
     lki_map map;
     *out = NULL;
+    LK_TRY(lki_check_given("lk_safetensors_open", "path", path, 1));
     LK_TRY(lki_map_open(&map, path));
     lk_status status = lki_safetensors_view(out, map.data, map.bytes, path);
     if (status == LK_OK)

@@ -132,6 +132,8 @@ lk_status lki_safetensors_put(lki_output *output, const lk_checkpoint_file *file
 lk_status lk_safetensors_write(const char *path, const lk_tensor *tensors, size_t count)
 {
     const lk_checkpoint_file file = { .name = path, .tensors = tensors, .tensor_count = count };
+    LK_TRY(lki_check_given("lk_safetensors_write", "path", path, 1));
+    LK_TRY(lki_check_given("lk_safetensors_write", "tensors", tensors, count));
     LK_TRY(lki_tensors_check(&file));
     lki_output output;
     lk_status  status = lki_output_open(&output, path, false);

@@ -68,6 +68,9 @@ lk_status lk_checkpoint_write(const char *dir, const lk_checkpoint_info *info,
     const lki_contents contents = { .info = info, .files = files, .file_count = file_count };
     lki_draft         *draft    = NULL;
 
+    LK_TRY(lki_check_given("lk_checkpoint_write", "dir", dir, 1));
+    LK_TRY(lki_check_given("lk_checkpoint_write", "info", info, 1));
+    LK_TRY(lki_check_given("lk_checkpoint_write", "files", files, file_count));
     LK_TRY(lki_contents_check(&contents));
     LK_TRY(lki_draft_open(&draft, dir, info->step));
     json_t   *entries = json_array();

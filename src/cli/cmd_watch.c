@@ -36,6 +36,12 @@ static void block_signals(sigset_t *set)
     (void)sigprocmask(SIG_BLOCK, set, NULL);
 }
 
+/* Returns true for addresses that only this machine reaches. */
+static bool is_of_this_machine(const char *address)
+{
+    return address == NULL || strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
+}
+
 static int serve(const watch_options *options, lk_report *report)
 {
     lk_watch_options how = LK_WATCH_OPTIONS_INIT;
@@ -50,7 +56,7 @@ static int serve(const watch_options *options, lk_report *report)
         lki_print_error("watch");
         return status == LK_EINVAL ? LKI_EXIT_USAGE : LKI_EXIT_FAILURE;
     }
-    if (options->address != NULL && strncmp(options->address, "127.", 4) != 0)
+    if (!is_of_this_machine(options->address))
         fprintf(stderr, "lockstep watch: note: whoever has this URL can read the page over the "
                         "network, and nothing encrypts it\n");
     printf("%s\n", lk_watch_url(watch));

@@ -1,4 +1,5 @@
 /* main.c -- the `lockstep` command: runs a subcommand, or lists the subcommands. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -222,10 +223,20 @@ static int run(int argc, char **argv)
     return command->main(argc - 1, argv + 1);
 }
 
+/* Reserves descriptors 0, 1 and 2, if they are closed, since a file that is opened as one of them
+ * would get output that is not for it.  With O_PATH reading and writing still fail. */
+static void reserve_standard(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)open("/dev/null", O_PATH);
+}
+
 /* Runs the command, and reports an error if the command's output could not be written.  If an
  * earlier write failed, its errno is not known. */
 int main(int argc, char **argv)
 {
+    reserve_standard();
     int status = run(argc, argv);
     if (fflush(stdout) != 0)
         perror("lockstep: writing to standard output");

@@ -363,12 +363,18 @@ static int refuse_going_on(const train_options *options, const char *why)
                                   : "");
 }
 
-/* Returns true if rank 0 is on this host and would read standard input, which is closed.  The next
- * opened file would have the descriptor number of standard input. */
+/* Returns true if a standard stream is closed, for which main() has reserved the descriptor. */
+static bool is_closed(int fd)
+{
+    const int flags = fcntl(fd, F_GETFL);
+    return flags < 0 || (flags & O_PATH) != 0;
+}
+
+/* Returns true if rank 0 is on this host and would read standard input, which is closed. */
 static bool lacks_input(const train_options *options)
 {
     const char *data = options->config.data.source;
-    return !options->config.files_elsewhere && fcntl(STDIN_FILENO, F_GETFD) < 0 &&
+    return !options->config.files_elsewhere && is_closed(STDIN_FILENO) &&
            (strcmp(data, "stream:-") == 0 || strncmp(data, "stream:-?", 9) == 0);
 }
 
@@ -517,7 +523,7 @@ int lki_train_start(train_options *options, char **argv)
     }
     lki_train_suit(options);
     result = LKI_EXIT_FAILURE;
-    if (fcntl(STDOUT_FILENO, F_GETFD) < 0)
+    if (is_closed(STDOUT_FILENO))
         fprintf(stderr, "lockstep %s: standard output is closed, but the result is written "
                         "there; redirect it, for example to /dev/null\n", options->command->name);
     else if (ends)

@@ -21,6 +21,7 @@ const lk_compressor *lk_compressors(uint32_t index)
 lk_status lk_compressor_find(const lk_compressor **out, const char *name)
 {
     *out = NULL;
+    LK_TRY(lki_check_given("lk_compressor_find", "name", name, 1));
     for (uint32_t i = 0; (*out = lk_compressors(i)) != NULL; i++)
         if (strcmp((*out)->name, name) == 0)
             return LK_OK;

@@ -160,12 +160,13 @@ const char *lk_feedback_name(lk_feedback feedback)
 
 lk_status lk_feedback_find(lk_feedback *out, const char *name)
 {
+    *out = LK_FEEDBACK_DEFAULT;
+    LK_TRY(lki_check_given("lk_feedback_find", "name", name, 1));
     for (uint32_t i = 1; i < RULES; i++)
         if (strcmp(rules[i].name, name) == 0) {
             *out = (lk_feedback)i;
             return LK_OK;
         }
-    *out = LK_FEEDBACK_DEFAULT;
     return lk_fail(LK_EINVAL, "there is no feedback '%s'; there are ef14, off, dgc, signum, "
                               "ef21, ef21-sgdm", name);
 }

@@ -267,7 +267,7 @@ static lk_status fill(lk_clients *clients, const lk_dataset *dataset)
 lk_status lk_clients_open(lk_clients **out, const lk_dataset *dataset,
                           const lk_clients_options *options)
 {
-    LK_ASSERT(out != NULL && dataset != NULL && options != NULL);
+    LK_ASSERT(out != NULL && dataset != NULL);
     *out                = NULL;
     lk_clients *clients = NULL;
     LK_TRY(LKI_NEW(&clients, 1, "clients"));

@@ -331,7 +331,7 @@ static lk_status start(lk_loader *loader)
 lk_status lk_loader_open(lk_loader **out, const lk_dataset *dataset,
                          const lk_loader_options *options)
 {
-    LK_ASSERT(out != NULL && dataset != NULL && options != NULL);
+    LK_ASSERT(out != NULL && dataset != NULL);
     *out = NULL;
     lk_loader_options mine;
     LK_TRY(lki_options_copy(&mine, sizeof mine, options, "lk_loader_options"));

@@ -368,9 +368,11 @@ lk_status lk_flight_open(lk_flight **out, const char *directory)
 {
     lki_flight_file *files  = NULL;
     size_t           count  = 0;
-    DIR             *folder = opendir(directory);
+    DIR             *folder = NULL;
 
     *out = NULL;
+    LK_TRY(lki_check_given("lk_flight_open", "directory", directory, 1));
+    folder = opendir(directory);
     if (folder == NULL)
         return lk_fail(LK_EIO, "cannot read the flight directory '%s': %s", directory,
                        strerror(errno));

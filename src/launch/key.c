@@ -52,6 +52,7 @@ lk_status lk_job_key_new(const char *path)
     unsigned char key[LK_JOB_KEY_BYTES];
     char          text[DIGITS + 2], draft[PATH_MAX];
 
+    LK_TRY(lki_check_given("lk_job_key_new", "path", path, 1));
     if (snprintf(draft, sizeof draft, "%s.%ld.new", path, (long)getpid()) >= PATH_MAX)
         return lk_fail(LK_EINVAL, "the path of the key is too long");
     if (getrandom(key, sizeof key, 0) != (ssize_t)sizeof key)
@@ -142,6 +143,7 @@ lk_status lk_job_key_read(unsigned char key[LK_JOB_KEY_BYTES], const char *from)
     char text[DIGITS + 8] = "";
     int  fd = -1;
 
+    LK_TRY(lki_check_given("lk_job_key_read", "from", from, 1));
     LK_TRY(open_source(&fd, from));
     lk_status st = check_file(fd, from);
     if (st == LK_OK)

@@ -27,13 +27,20 @@ static void close_if_open(int *fd)
 
 /* ---- The job's memory -------------------------------------------------------------------- */
 
-/* Reserves descriptors 0, 1 and 2, which the children replace.  Writing to a standard output that
- * was closed stays an error. */
+/* Opens descriptors 0, 1 and 2, which the children replace, if they are closed or only reserved
+ * (O_PATH).  Writing to a standard output that was closed stays an error. */
 static void open_standard(void)
 {
-    for (int fd = 0; fd < 3; fd++)
-        if (fcntl(fd, F_GETFD) < 0)
-            (void)open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR);
+    for (int fd = 0; fd < 3; fd++) {
+        const int flags = fcntl(fd, F_GETFL);
+        if (flags >= 0 && (flags & O_PATH) == 0)
+            continue;
+        int null = open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR);
+        if (null >= 0 && null != fd) {
+            (void)dup2(null, fd);
+            (void)close(null);
+        }
+    }
 }
 
 /* Makes the flight directory an absolute path, because workers may change their directory before

@@ -31,6 +31,7 @@ lk_status lk_model_resolve(lk_model_options *options, const char *name)
 {
     lk_model_options given;
 
+    LK_TRY(lki_check_given("lk_model_resolve", "name", name, 1));
     LK_TRY(lki_options_copy(&given, sizeof given, options, "lk_model_options"));
     lk_model_options own = { .struct_size = sizeof own,
                              .input       = given.input,
@@ -61,6 +62,7 @@ lk_status lk_model_build(lk_model **out, const char *name, const lk_model_option
     lk_model_options own;
 
     *out = NULL;
+    LK_TRY(lki_check_given("lk_model_build", "name", name, 1));
     LK_TRY(lki_options_copy(&own, sizeof own, options, "lk_model_options"));
     LK_TRY(lk_model_resolve(&own, name));
     for (uint32_t i = 0; i < BUILTIN_COUNT; i++)

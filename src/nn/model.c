@@ -232,6 +232,7 @@ lk_status lk_model_new(lk_model **out, const char *name, lk_shape shape, bool to
     uint64_t  count;
 
     *out = NULL;
+    LK_TRY(lki_check_given("lk_model_new", "name", name, 1));
     if (strlen(name) >= LK_NAME_MAX)
         return lk_fail(LK_EINVAL, "a model's name has at most %d characters", LK_NAME_MAX - 1);
     if (!lki_shape_elements(shape, &count))

@@ -30,6 +30,9 @@ lk_parallel *lki_replicas_in_use_for(const lki_replicas *replicas, uint32_t *par
 /* Returns the optimizer whose states belong to the values of lk_parallel_value(). */
 const lk_optimizer *lki_optimizer_of(const lk_parallel *parallel);
 
+/* Returns true between the begin and the end of a step of all replicas.  The object of the outer
+ * weights may be in a step of its own for longer. */
+bool                   lki_replicas_under_way(const lki_replicas *replicas);
 LK_NODISCARD lk_status lki_replicas_begin(lk_parallel *parallel, uint64_t step, uint32_t micros);
 bool                   lki_replicas_next(lki_replicas *replicas, lk_parallel_turn *turn);
 LK_NODISCARD lk_status lki_replicas_finish(lk_parallel *parallel, double lr,

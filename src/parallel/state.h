@@ -270,7 +270,8 @@ float *lki_scrap(const lk_parallel *parallel, float **at);
 /* Returns true if there is such a parameter.  Otherwise sets the thread's last error. */
 bool lki_has_param(const lk_parallel *parallel, uint32_t param);
 
-/* Returns LK_EINVAL while a step is under way. */
+/* Returns LK_EINVAL while a step of `parallel`, which may consist of several objects, is under
+ * way. */
 LK_NODISCARD lk_status lki_check_idle(const lk_parallel *parallel, const char *call);
 
 /* Returns lki_effects.cut in the current step. */

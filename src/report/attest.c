@@ -327,6 +327,9 @@ static lk_status attest(const lki_target *target, const char *run, const char *d
 lk_status lk_attest_draft(const char *run, const char *draft, const char *file)
 {
     lki_target *target = NULL;
+    LK_TRY(lki_check_given("lk_attest_draft", "run", run, 1));
+    LK_TRY(lki_check_given("lk_attest_draft", "draft", draft, 1));
+    LK_TRY(lki_check_given("lk_attest_draft", "file", file, 1));
     LK_TRY(LKI_NEW(&target, 1, "a run"));
     lk_status status = lki_target_find(target, run);
     if (status == LK_OK) {

@@ -452,11 +452,24 @@ static lk_status compare(lki_diff *diff, lki_target *a, lki_target *b, const log
     return models ? compare_models(diff, a, b) : LK_OK;
 }
 
+/* Refuses to call logs equal if they have values that were not compared. */
+static lk_status check_whole(const lki_diff *diff, const log_pair *logs)
+{
+    const lki_run_log *log = logs->a == NULL || logs->a->results_lost > 0 ? logs->a : logs->b;
+    if (log == NULL || log->results_lost == 0 || diff->found > 0)
+        return LK_OK;
+    return lk_fail(LK_EUNSUPPORTED, "found no difference, but %zu values of the log '%s' were not "
+                   "compared, because its steps have more than %d values; compare checkpoints of "
+                   "the runs", log->results_lost, log->path, (int)LKI_COLUMNS_MAX);
+}
+
 static lk_status compare_targets(lki_diff *diff, lki_target *a, lki_target *b)
 {
     log_pair logs;
     LK_TRY(open_logs(&logs, a, b));
     lk_status status = compare(diff, a, b, &logs);
+    if (status == LK_OK)
+        status = check_whole(diff, &logs);
     close_logs(&logs);
     return status;
 }
@@ -466,6 +479,9 @@ lk_status lk_diff(const char *a, const char *b, lk_difference_hook report, void 
 {
     lki_target x, y;
     lki_diff   diff = { .report = report, .context = context };
+    *equal = false;
+    LK_TRY(lki_check_given("lk_diff", "a", a, 1));
+    LK_TRY(lki_check_given("lk_diff", "b", b, 1));
     LK_TRY(lki_target_find(&x, a));
     lk_status status = lki_target_find(&y, b);
     if (status == LK_OK) {
@@ -473,6 +489,6 @@ lk_status lk_diff(const char *a, const char *b, lk_difference_hook report, void 
         lki_target_free(&y);
     }
     lki_target_free(&x);
-    *equal = diff.found == 0;
+    *equal = status == LK_OK && diff.found == 0;
     return status;
 }

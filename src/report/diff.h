@@ -35,9 +35,6 @@ typedef struct {
 /* Finds the first step in which two logs differ. */
 lki_run_log_parting lki_run_log_part(const lki_run_log *a, const lki_run_log *b);
 
-/* Returns true if the values of a column are a function of configuration, seed and data. */
-bool lki_is_result(const char *column);
-
 /* Compares two logs.  Reports all values of the first step in which they differ, or that one of
  * them ends before the other.  Returns false if they have nothing in common that can be compared.
  */

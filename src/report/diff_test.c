@@ -387,6 +387,60 @@ static void group_values(void **state)
     assert_int_equal(o.first.worker_count, 2);
 }
 
+#define LONG "a_value_whose_name_has_more_than_sixty_three_letters_as_those_of_users_may_have"
+
+/* Names are compared whole, so two that begin alike are two values. */
+static void long_names(void **state)
+{
+    (void)state;
+    static const char *const pairs[][2] = {
+        { "{\"step\": 1, \"loss\": 1, \"" LONG "\": 1}\n",
+          "{\"step\": 1, \"loss\": 1, \"" LONG "\": 2}\n" },
+        { "{\"step\": 1, \"loss\": 1, \"" LONG "\": [1], \"" LONG "_2\": [3]}\n",
+          "{\"step\": 1, \"loss\": 1, \"" LONG "\": [2], \"" LONG "_2\": [3]}\n" },
+        { "{\"step\": 1, \"loss\": 1, \"" LONG "_bits\": \"3ff0000000000000\"}\n",
+          "{\"step\": 1, \"loss\": 1, \"" LONG "_bits\": \"4000000000000000\"}\n" },
+    };
+    for (size_t i = 0; i < 3; i++) {
+        assert_true(compare_logs(pairs[i][0], pairs[i][0]).equal);
+        outcome o = compare_logs(pairs[i][0], pairs[i][1]);
+        assert_false(o.equal);
+        assert_string_equal(o.name, i == 1 ? LONG "[0]" : LONG);
+        assert_int_equal(strncmp(o.a, "1 (", 3), 0);
+        assert_int_equal(strncmp(o.b, "2 (", 3), 0);
+    }
+}
+
+/* Writes a log of one step with a list, of which the last value is `last`. */
+static const char *write_list(const char *name, const char *key, int count, int last)
+{
+    const char *path = lkt_write(name, "w", "");
+    FILE       *file = fopen(path, "we");
+    assert_non_null(file);
+    (void)fprintf(file, "{\"step\": 1, \"loss\": 1, \"%s\": [", key);
+    for (int i = 1; i < count; i++)
+        (void)fprintf(file, "%d, ", i);
+    (void)fprintf(file, "%d]}\n", last);
+    assert_int_equal(fclose(file), 0);
+    return path;
+}
+
+/* A log has 4096 columns at most.  Logs whose other values may differ are not called equal. */
+static void too_many_values(void **state)
+{
+    (void)state;
+    outcome o = { .equal = false };
+    for (int i = 0; i < 2; i++) {
+        const char *a = write_list("a.jsonl", "norms", 5000, 1);
+        const char *b = write_list("b.jsonl", "norms", 5000, i + 1);
+        assert_int_equal(lk_diff(a, b, remember, &o, &o.equal), LK_EUNSUPPORTED);
+        assert_non_null(strstr(lk_error_last()->message, "905 values of the log"));
+        assert_false(o.equal);
+    }
+    const char *few = write_list("a.jsonl", "norms", 4000, 1);
+    assert_false(compare(few, write_list("b.jsonl", "norms", 4000, 2)).equal);
+}
+
 /* A log is read twice, so a pipe would have a different one at the second time. */
 static void pipes(void **state)
 {
@@ -438,6 +492,8 @@ int main(void)
         cmocka_unit_test(first_step),
         cmocka_unit_test(other_tensors),
         cmocka_unit_test(group_values),
+        cmocka_unit_test(long_names),
+        cmocka_unit_test(too_many_values),
         cmocka_unit_test(trouble),
         cmocka_unit_test(pipes),
         cmocka_unit_test(without_ends),

@@ -95,6 +95,7 @@ lk_status lk_log_check_open(lk_log_check **out, const char *log, uint64_t step)
 {
     lk_log_check *check = NULL;
     *out                = NULL;
+    LK_TRY(lki_check_given("lk_log_check_open", "log", log, 1));
     LK_TRY(LKI_NEW(&check, 1, "a log"));
     check->step      = step;
     check->path      = strdup(log);

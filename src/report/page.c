@@ -67,7 +67,7 @@ static void write_staleness(FILE *out, const lki_run_log *log)
 {
     fputs(",\"staleness\":[", out);
     for (unsigned bin = 0; bin < BINS_MAX; bin++) {
-        char name[LKI_COLUMN_NAME];
+        char name[32];
         (void)snprintf(name, sizeof name, "staleness_bins[%u]", bin);
         const lki_column *column = lki_run_log_column(log, name);
         double            sum    = 0;
@@ -141,8 +141,12 @@ static void write_parts(FILE *out, const lk_report *report)
         part_writer w    = { .out = out };
         lki_diff    diff = { .report = write_difference, .context = &w };
         fprintf(out, "%s{\"a\":0,\"b\":%zu", b > 1 ? "," : "", b);
-        if (!lki_diff_logs(&diff, report->runs[0].log, report->runs[b].log))
-            fputs(",\"equal\":false,\"ends\":false,\"step\":null", out);
+        const lki_run_log *x = report->runs[0].log, *y = report->runs[b].log;
+        const size_t       lost   = x->results_lost + y->results_lost;
+        const bool         common = lki_diff_logs(&diff, x, y);
+        if (!common || (!w.written && lost > 0))
+            fprintf(out, ",\"equal\":false,\"ends\":false,\"step\":null,\"lost\":%zu",
+                    common ? lost : 0);
         else if (!w.written)
             fputs(",\"equal\":true", out);
         fputc('}', out);

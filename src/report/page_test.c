@@ -160,6 +160,27 @@ static void two_runs(void **state)
     lk_report_free(report);
 }
 
+/* Runs are not called equal if they have values that were not compared. */
+static void runs_with_too_many_values(void **state)
+{
+    (void)state;
+    const char *path = lkt_write("many.jsonl", "w", "");
+    FILE       *file = fopen(path, "we");
+    assert_non_null(file);
+    (void)fprintf(file, "{\"step\": 1, \"loss\": 1");
+    for (int i = 0; i < 4100; i++)
+        (void)fprintf(file, ", \"k%d\": 1", i);
+    (void)fprintf(file, "}\n");
+    assert_int_equal(fclose(file), 0);
+    lk_report    *report = open_report(path, path);
+    json_t       *data   = data_of(report);
+    const json_t *part   = json_array_get(json_object_get(data, "parts"), 0);
+    assert_true(json_is_false(json_object_get(part, "equal")));
+    assert_int_equal(json_integer_value(json_object_get(part, "lost")), 10);
+    json_decref(data);
+    lk_report_free(report);
+}
+
 static void beside_checkpoints(void **state)
 {
     (void)state;
@@ -257,6 +278,7 @@ int main(void)
         cmocka_unit_test(levels),
         cmocka_unit_test(hostile),
         cmocka_unit_test(two_runs),
+        cmocka_unit_test(runs_with_too_many_values),
         cmocka_unit_test(beside_checkpoints),
         cmocka_unit_test(recorded_log),
         cmocka_unit_test(moved_log),

@@ -11,7 +11,6 @@
 #include "base/memory.h"
 
 #define LOSSES "virtual_losses"
-enum { LIST_MAX = 4096 };
 
 /* A NaN that no computation gives: its payload is a word of our own. */
 static const uint64_t ABSENT = UINT64_C(0x7ff86c6b6162736e);
@@ -93,17 +92,19 @@ static lk_status column_of(lki_run_log *log, const char *name, lki_column **out)
         *out = &log->columns[log->slots[at] - 1];
         return LK_OK;
     }
-    if (log->column_count == LKI_COLUMNS_MAX || strlen(name) >= LKI_COLUMN_NAME) {
-        log->columns_lost++;
+    if (log->column_count == LKI_COLUMNS_MAX) {
+        log->results_lost += lki_is_result(name);
         return LK_OK;
     }
     LK_TRY(lki_reserve((void **)&log->columns, &log->column_capacity, log->column_count,
                        sizeof *log->columns, "columns of a log"));
     lki_column *column = &log->columns[log->column_count];
-    (void)snprintf(column->name, sizeof column->name, "%s", name);
-    column->values = malloc(log->row_capacity * sizeof *column->values);
-    if (column->values == NULL)
+    *column = (lki_column){ strdup(name), malloc(log->row_capacity * sizeof *column->values) };
+    if (column->name == NULL || column->values == NULL) {
+        free(column->name);
+        free(column->values);
         return lk_fail(LK_ENOMEM, "a column of the log '%s'", log->path);
+    }
     for (size_t r = 0; r < log->rows; r++)
         column->values[r] = lki_absent();
     log->slots[at] = (uint16_t)++log->column_count;
@@ -217,21 +218,24 @@ static bool is_event(const char *key, const json_t *value)
 
 static lk_status add_list(lki_run_log *log, const char *key, const json_t *list)
 {
-    for (size_t i = 0; i < lki_min(json_array_size(list), LIST_MAX); i++) {
-        char          name[LKI_COLUMN_NAME + 32];
+    const size_t room   = strlen(key) + 32;
+    char        *name   = NULL;
+    lk_status    status = LKI_NEW(&name, room, "the name of a column");
+    for (size_t i = 0; i < json_array_size(list) && status == LK_OK; i++) {
         const json_t *value = json_array_get(list, i);
-        (void)snprintf(name, sizeof name, "%.60s[%zu]", key, i);
+        (void)snprintf(name, room, "%s[%zu]", key, i);
         if (json_is_number(value))
-            LK_TRY(set_value(log, name, json_number_value(value)));
+            status = set_value(log, name, json_number_value(value));
     }
-    return LK_OK;
+    lki_free(name);
+    return status;
 }
 
 /* Stores the times of ranks, from a list of {"rank": 1, "ms": 2.5}, as columns rank_ms[1]. */
 static lk_status add_ranks(lki_run_log *log, const json_t *list)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
-        char          name[LKI_COLUMN_NAME];
+        char          name[32];
         const json_t *rank = json_object_get(json_array_get(list, i), "rank");
         const json_t *ms   = json_object_get(json_array_get(list, i), "ms");
         if (!json_is_integer(rank) || !json_is_number(ms))
@@ -257,6 +261,24 @@ static lk_status check_bits(const lki_run_log *log, const char *key, const json_
     return status;
 }
 
+/* Stores the value of a member KEY_bits as that of KEY.  Returns false in *is if it is none. */
+static lk_status add_exact(lki_run_log *log, const char *key, const json_t *value, bool *is)
+{
+    double       exact;
+    const size_t length = strlen(key);
+    *is = length > 5 && strcmp(key + length - 5, "_bits") == 0 &&
+          lki_value_of_bits(json_string_value(value), &exact);
+    if (!*is)
+        return LK_OK;
+    char *name = strndup(key, length - 5);
+    if (name == NULL)
+        return lk_fail(LK_ENOMEM, "a line of the log '%s'", log->path);
+    const lk_status status = set_value(log, name, exact);
+    log->has_bits          = true;
+    free(name);
+    return status;
+}
+
 /* Stores the numbers of a line.  The member KEY_bits has the exact value of KEY, which is null if
  * it is not finite. */
 static lk_status add_numbers(lki_run_log *log, json_t *line)
@@ -267,17 +289,13 @@ static lk_status add_numbers(lki_run_log *log, json_t *line)
         log->lines[log->rows - 1] = (lki_losses_line){ .at = UINT64_MAX };
     json_object_foreach(line, key, value)
     {
-        double exact;
-        size_t length = strlen(key);
+        bool is_exact;
         if (strcmp(key, "step") == 0)
             continue;
         LK_TRY(check_bits(log, key, value));
-        if (length > 5 && length < LKI_COLUMN_NAME && strcmp(key + length - 5, "_bits") == 0 &&
-            lki_value_of_bits(json_string_value(value), &exact)) {
-            char name[LKI_COLUMN_NAME];
-            (void)snprintf(name, sizeof name, "%.*s", (int)(length - 5), key);
-            LK_TRY(set_value(log, name, exact));
-            log->has_bits = true;
+        LK_TRY(add_exact(log, key, value, &is_exact));
+        if (is_exact) {
+            continue;
         } else if (strcmp(key, LOSSES) == 0 && json_is_string(value)) {
             log->lines[log->rows - 1] = (lki_losses_line){
                 log->offset, lki_xxh3(json_string_value(value), json_string_length(value)) };
@@ -377,12 +395,14 @@ static void forget(lki_run_log *log)
     log->rows = 0;
     for (size_t i = 0; i < log->event_count; i++)
         json_decref(log->events[i].line);
-    for (size_t c = 0; c < log->column_count; c++)
+    for (size_t c = 0; c < log->column_count; c++) {
+        free(log->columns[c].name);
         free(log->columns[c].values);
+    }
     memset(log->slots, 0, sizeof log->slots);
     json_decref(log->config);
     log->config      = NULL;
-    log->event_count = log->column_count = log->events_lost = log->columns_lost = 0;
+    log->event_count = log->column_count = log->events_lost = log->results_lost = 0;
     log->line_count = log->tail_bytes     = 0;
     log->offset = log->planned = log->end = 0;
     log->begun = log->has_bits = false;

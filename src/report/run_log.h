@@ -16,12 +16,12 @@
 
 #include "base/status.h"
 
-enum { LKI_COLUMN_NAME = 64, LKI_COLUMNS_MAX = 4096, LKI_EVENTS_MAX = 100000 };
+enum { LKI_COLUMNS_MAX = 4096, LKI_EVENTS_MAX = 100000 };
 enum { LKI_COLUMN_SLOTS = 2 * LKI_COLUMNS_MAX };
 enum { LKI_LOSS_DIGITS = 16 }; /* hexadecimal digits of the bits of a loss */
 
 typedef struct {
-    char    name[LKI_COLUMN_NAME];
+    char   *name;
     double *values; /* by row; absent where lki_is_absent() */
 } lki_column;
 
@@ -53,7 +53,7 @@ typedef struct {
     bool               has_bits;  /* lines have exact values (loss_bits) */
     size_t   rows, row_capacity, column_count, column_capacity, event_count, event_capacity;
     size_t   events_lost;  /* number of events beyond LKI_EVENTS_MAX */
-    size_t   columns_lost; /* number of values without a column, see LKI_COLUMNS_MAX */
+    size_t   results_lost; /* number of results (lki_is_result()) beyond LKI_COLUMNS_MAX */
     size_t   line_count;
     bool     begun;  /* a step was seen */
     uint64_t step;   /* the step of the last line */
@@ -85,6 +85,9 @@ size_t lki_first_of_losses(const char *a, const char *b);
 
 /* Returns the loss of a virtual worker in such a text. */
 double lki_loss_of_worker(const char *losses, size_t worker);
+
+/* Returns true if the values of a column are a function of configuration, seed and data. */
+bool lki_is_result(const char *column);
 
 /* Returns the value that marks a row without a number in a column. */
 double lki_absent(void);

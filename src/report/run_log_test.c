@@ -179,7 +179,7 @@ static void many_columns(void **state)
     assert_int_equal(fclose(file), 0);
     lki_run_log *log = open_log(lkt_path("many"));
     assert_int_equal(log->column_count, LKI_COLUMNS_MAX);
-    assert_int_equal(log->columns_lost, MORE);
+    assert_int_equal(log->results_lost, MORE);
     for (int i = 0; i < LKI_COLUMNS_MAX; i++) {
         (void)snprintf(name, sizeof name, "k%d", i);
         for (int row = 0; row < 3; row++)

@@ -218,10 +218,11 @@ static lk_status start(lk_watch *w, const lk_watch_options *o)
     LK_TRY(make_token(w));
     LK_TRY(listen_at(&fd, address, &port));
     name_hosts(w, address, port);
+    /* with poll(), because select() takes no descriptors from 1024 on */
     w->daemon = w->http.MHD_start_daemon(
-        MHD_USE_INTERNAL_POLLING_THREAD, port, NULL, NULL, handle, w, MHD_OPTION_LISTEN_SOCKET, fd,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)IDLE_SECONDS, MHD_OPTION_END);
+        MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL, port, NULL, NULL, handle, w,
+        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS, MHD_OPTION_END);
     if (w->daemon != NULL)
         return LK_OK;
     (void)close(fd);

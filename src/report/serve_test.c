@@ -4,6 +4,8 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -130,6 +132,37 @@ static void addresses(void **state)
     assert_int_equal(lk_watch_open(&other, report, &options), LK_EIO); /* it is in use */
 }
 
+/* Opens another server in a program with so many files that its sockets have numbers which select()
+ * does not take. */
+static void many_files(void **state)
+{
+    (void)state;
+    enum { FILES = FD_SETSIZE + 50 };
+    lk_watch     *other;
+    char          first_host[sizeof host], first_token[sizeof token];
+    int           open[FILES], count = 0;
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    if (limit.rlim_max < 2 * (rlim_t)FILES)
+        skip();
+    limit.rlim_cur = limit.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    memcpy(first_host, host, sizeof host);
+    memcpy(first_token, token, sizeof token);
+    do {
+        open[count] = dup(STDOUT_FILENO);
+        assert_true(open[count] >= 0);
+    } while (open[count++] <= FD_SETSIZE);
+    assert_int_equal(lk_watch_open(&other, report, NULL), LK_OK);
+    assert_int_equal(sscanf(lk_watch_url(other), "http://%63[^/]/%63[^/]/", host, token), 2);
+    assert_int_equal(request("GET", path_to("data"), host), 200);
+    lk_watch_free(other);
+    while (count > 0)
+        (void)close(open[--count]);
+    memcpy(host, first_host, sizeof host);
+    memcpy(token, first_token, sizeof token);
+}
+
 int main(void)
 {
     lk_watch *none;
@@ -142,6 +175,7 @@ int main(void)
         cmocka_unit_test(page),
         cmocka_unit_test(refusals),
         cmocka_unit_test(addresses),
+        cmocka_unit_test(many_files),
         cmocka_unit_test(following),
     };
     return cmocka_run_group_tests(tests, begin, end);

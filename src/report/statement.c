@@ -80,6 +80,8 @@ static lk_status read_statement(lk_statement *s, const char *file)
 
 lk_status lk_statement_open(lk_statement **out, const char *file)
 {
+    *out = NULL;
+    LK_TRY(lki_check_given("lk_statement_open", "file", file, 1));
     const char *slash = strrchr(file, '/');
     LK_TRY(LKI_NEW(out, 1, "a statement"));
     lk_status status = read_statement(*out, file);

@@ -109,6 +109,8 @@ lk_status lki_file_of_run(char *out, size_t bytes, const char *was, const char *
 lk_status lk_run_file(char *out, size_t bytes, const char *run, const char *path)
 {
     char record[LKI_PATH_BYTES];
+    LK_TRY(lki_check_given("lk_run_file", "run", run, 1));
+    LK_TRY(lki_check_given("lk_run_file", "path", path, 1));
     LK_TRY(lki_directory_join(record, run, LK_RUN_COMMAND));
     json_t     *command   = json_load_file(record, 0, NULL);
     const char *directory = json_string_value(json_object_get(command, "directory"));
@@ -178,6 +180,7 @@ lk_status lki_no_log(const char *path)
 lk_status lk_run_log(char *out, size_t bytes, const char *run)
 {
     char log[LKI_PATH_BYTES];
+    LK_TRY(lki_check_given("lk_run_log", "run", run, 1));
     LK_TRY(find_log(log, run));
     if (log[0] == '\0')
         return lki_no_log(run);

@@ -204,7 +204,8 @@ lk_status lki_encoder_run(lk_encoder *encoder, const void *text, size_t bytes, s
 lk_status lk_encoder_encode(lk_encoder *encoder, const void *text, size_t bytes,
                             lk_encoder_emit emit, void *context)
 {
-    LK_ASSERT(encoder != NULL && (text != NULL || bytes == 0) && emit != NULL);
+    LK_ASSERT(encoder != NULL && emit != NULL);
+    LK_TRY(lki_check_given("lk_encoder_encode", "text", text, bytes));
     return lki_encoder_run(encoder, text, bytes, CHUNK, emit, context);
 }
 

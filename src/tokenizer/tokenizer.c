@@ -8,9 +8,10 @@
 
 lk_status lk_tokenizer_parse(lk_tokenizer **out, const void *json, size_t bytes, const char *name)
 {
-    LK_ASSERT(out != NULL && (json != NULL || bytes == 0) && name != NULL);
     *out                    = NULL;
     lk_tokenizer *tokenizer = NULL;
+    LK_TRY(lki_check_given("lk_tokenizer_parse", "json", json, bytes));
+    LK_TRY(lki_check_given("lk_tokenizer_parse", "name", name, 1));
     LK_TRY(LKI_NEW(&tokenizer, 1, "a tokenizer"));
     lki_xxh3_128(json, bytes, tokenizer->info.hash);
     lk_status status = lki_unicode_open(&tokenizer->unicode);
@@ -27,8 +28,8 @@ lk_status lk_tokenizer_parse(lk_tokenizer **out, const void *json, size_t bytes,
 lk_status lk_tokenizer_open(lk_tokenizer **out, const char *path)
 {
     lki_map map;
-    LK_ASSERT(out != NULL && path != NULL);
     *out = NULL;
+    LK_TRY(lki_check_given("lk_tokenizer_open", "path", path, 1));
     LK_TRY(lki_map_open(&map, path));
     lk_status status = lk_tokenizer_parse(out, map.data, map.bytes, path);
     lki_map_close(&map);

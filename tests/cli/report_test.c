@@ -120,6 +120,10 @@ static void watch(void **state)
     run_shell(&r, folder, "mkfifo url; " LK_TEST_COMMAND " watch a >url & "
                           "read -r line <url; kill -INT $!; wait $!; echo $? $line");
     assert_non_null(strstr(r.out, "0 http://127.0.0.1:"));
+    run_shell(&r, folder, LK_TEST_COMMAND " watch --address ::1 a >url & "
+                          "read -r line <url; kill -INT $!; wait $!; echo $? $line");
+    assert_null(strstr(r.err, "over the network"));
+    assert_true(strstr(r.out, "0 http://[::1]:") != NULL || strstr(r.err, "cannot listen") != NULL);
 }
 
 int main(void)

@@ -417,6 +417,27 @@ static void a_closed_input_or_output_is_no_success(void **state)
     assert_says(r.err, "standard output is closed");
 }
 
+/* The log, or another file, would be descriptor 2, and get the lines for the terminal. */
+static void no_file_gets_what_is_for_a_closed_stream(void **state)
+{
+    static const char *const closed[] = { "2>&-", "<&- 2>&-" };
+    static command_result    r;
+    for (size_t i = 0; i < 2; i++) {
+        char line[512];
+        (void)snprintf(line, sizeof line,
+                       "rm -rf ck run.jsonl; " LK_TEST_COMMAND " " GOOD "--steps 4 --checkpoint ck "
+                       "--log run.jsonl --worker-mode threads %s && "
+                       "! grep -v '^{.*}$' run.jsonl && " LK_TEST_COMMAND " inspect ck >all",
+                       closed[i]);
+        (void)run_shell(&r, *state, line);
+        if (r.status != 0)
+            fail_msg("%s: status %d: %s%s", closed[i], r.status, r.out, r.err);
+    }
+    (void)run_shell(&r, *state, LK_TEST_COMMAND " inspect ck >&-");
+    assert_int_equal(r.status, 1);
+    assert_says(r.err, "writing to standard output");
+}
+
 static void a_full_output_is_no_success(void **state)
 {
     static const char *const lines[] = { "--help >/dev/full", "version >/dev/full" };
@@ -465,6 +486,7 @@ int main(void)
         cmocka_unit_test(each_mistake_has_its_error),
         cmocka_unit_test(mistakes_of_a_file_name_its_lines),
         cmocka_unit_test(a_closed_input_or_output_is_no_success),
+        cmocka_unit_test(no_file_gets_what_is_for_a_closed_stream),
         cmocka_unit_test(a_full_output_is_no_success),
         cmocka_unit_test(a_missing_file_is_no_usage_error),
     };

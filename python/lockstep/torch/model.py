@@ -70,12 +70,32 @@ def _places(module):
                for path, m in modules for key in m._buffers.keys()])
 
 
+_OWN = frozenset(vars(torch.nn.Module()))   # attributes that all modules have
+
+
+def _kept_in(value, name):
+    """Yield the name and value of each tensor that is `value`, or is in it, if it is a list, tuple
+    or dict of such."""
+    left, seen = [(name, value)], set()
+    while left:
+        name, value = left.pop()
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, (list, tuple, dict)) and id(value) not in seen:
+            seen.add(id(value))
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            left.extend((f"{name}[{key!r}]", item) for key, item in items
+                        if isinstance(item, (torch.Tensor, list, tuple, dict)))
+
+
 def _attributes(module):
-    """Return the places of tensors that modules have as plain attributes.  Those of which there is
-    an original, as of torch's spectral_norm(), are computed before each use."""
-    return [_Place("attribute", path, vars(m), key) for path, m in module.named_modules()
+    """Return the places of tensors that modules have as plain attributes, or in them.  Those of
+    which there is an original, as of torch's spectral_norm(), are computed before each use."""
+    return [_Place("attribute", path, {name: tensor}, name)
+            for path, m in module.named_modules()
             for key, value in vars(m).items()
-            if isinstance(value, torch.Tensor) and f"{key}_orig" not in m._parameters]
+            if key not in _OWN and f"{key}_orig" not in m._parameters
+            for name, tensor in _kept_in(value, key)]
 
 
 def _layers(module, buffers):

@@ -64,13 +64,16 @@ static lk_status group_open(lki_group **out, int fd, size_t bytes, bool threads)
 /* ---- A rank ------------------------------------------------------------------------------ */
 
 /* Returns the number of times that a rank polls before it yields.  A rank polls only if there is a
- * core for each rank.  Ranks may be bound to cores, so the function counts the cores of all ranks
- * whose processes are known. */
+ * core for each rank, and the time of that core: polling would use up what a container has.  Ranks
+ * may be bound to cores, so the function counts the cores of all ranks whose processes are
+ * known. */
 static uint32_t spins_of(const lki_self *self)
 {
     const lki_board *board = self->group->board;
     cpu_set_t        all, one;
 
+    if (self->granted > 0 && board->members > self->granted)
+        return 0;
     if (sched_getaffinity(0, sizeof all, &all) != 0)
         return 0;
     for (uint32_t i = 0; i < board->seated && (uint32_t)CPU_COUNT(&all) < board->members; i++) {
@@ -159,6 +162,7 @@ static lk_status first_new(lk_comm **out, lki_group *group, uint32_t rank,
     *out = NULL;
     LK_TRY(LKI_NEW(&self, 1, "rank"));
     *self = (lki_self){ .group   = group,
+                        .granted = lk_allowance_read().granted_cores,
                         .rank    = rank,
                         .seated  = board->seated,
                         .socket  = -1,

@@ -53,6 +53,7 @@ typedef struct {
     struct lki_rooms *rooms; /* scratch memory for elements that arrive from other hosts */
     struct lki_engine *engine; /* MPI, if MPI has started the job; or NULL */
     lki_tuning  tuning;     /* the choice of algorithms between hosts */
+    double      granted;    /* cores whose time the container has (lk_allowance); 0 = no limit */
     bool        crowded;    /* emulated hosts: ranks of other hosts share these cores */
     bool        secure;     /* the job has a key for connections between hosts */
     unsigned char key[LKI_KEY_BYTES];

@@ -190,8 +190,8 @@ static void fall_apart(opening *o)
     o->mine.apart = !all;
 }
 
-/* Fills in the records of all ranks.  Returns true if this machine has a core for each rank on
- * it. */
+/* Fills in the records of all ranks.  Returns true if this machine has, and its control group
+ * grants, a core for each rank on it. */
 static bool introduce(opening *o)
 {
     lki_board *board = o->local->board;
@@ -207,7 +207,8 @@ static bool introduce(opening *o)
         if (o->host_of[rank] != o->host_of[o->rank])
             atomic_store(&record->pid, o->cards[rank].pid);
     }
-    return there <= sysconf(_SC_NPROCESSORS_ONLN);
+    const double granted = lk_allowance_read().granted_cores;
+    return there <= sysconf(_SC_NPROCESSORS_ONLN) && (granted == 0 || there <= granted);
 }
 
 /* Creates the link (if there are several hosts), the engine and the local communicator. */

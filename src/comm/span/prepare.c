@@ -26,6 +26,7 @@
 typedef struct {
     char      host[LKI_HOST_BYTES], boot[64];
     cpu_set_t cores;
+    double    granted; /* as in lki_rank_cores */
 } place;
 
 /* The decision that rank 0 sends to all ranks. */
@@ -48,47 +49,55 @@ static place find_place(void)
     }
     if (sched_getaffinity(0, sizeof p.cores, &p.cores) != 0)
         CPU_ZERO(&p.cores);
+    p.granted = lk_allowance_read().granted_cores;
     return p;
 }
 
 /* ---- Cores ------------------------------------------------------------------------------- */
 
+/* Returns the part of a core that each rank on the machine and in the container of `mine` has. */
+static double cores_of_each(uint32_t ranks, const lki_rank_cores *of, const lki_rank_cores *mine)
+{
+    cpu_set_t all   = mine->bound;
+    uint32_t  there = 0, inside = 0;
+
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        if (of[rank].machine == mine->machine) {
+            CPU_OR(&all, &all, &of[rank].bound);
+            there++;
+            inside += of[rank].container == mine->container;
+        }
+    const double each = (double)CPU_COUNT(&all) / there, granted = mine->granted / inside;
+    return granted > 0 && granted < each ? granted : each;
+}
+
 /* Returns the number of cores that all ranks would share if every machine had as many ranks per
  * core as the most crowded one; 0 if each rank has a core.  Emulated hosts count as one machine. */
-double lki_tuning_cores(uint32_t ranks, const uint64_t *machines, const cpu_set_t *cores)
+double lki_tuning_cores(uint32_t ranks, const lki_rank_cores *of)
 {
     double least = 1;
 
-    for (uint32_t first = 0; first < ranks; first++) {
-        cpu_set_t all   = cores[first];
-        uint32_t  there = 0;
-        for (uint32_t rank = 0; rank < ranks; rank++)
-            if (machines[rank] == machines[first]) {
-                CPU_OR(&all, &all, &cores[rank]);
-                there++;
-            }
-        double each = (double)CPU_COUNT(&all) / there;
-        least       = each > 0 && each < least ? each : least;
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        const double each = cores_of_each(ranks, of, &of[rank]);
+        least             = each > 0 && each < least ? each : least;
     }
     return least < 1 ? least * ranks : 0;
 }
 
 static lk_status count_cores(double *out, const place *places, uint32_t ranks)
 {
-    uint64_t  *machines;
-    cpu_set_t *cores = NULL;
+    lki_rank_cores *of;
 
-    LK_TRY(LKI_NEW(&machines, ranks, "machines of ranks"));
-    lk_status st = LKI_NEW(&cores, ranks, "cores of ranks");
-    for (uint32_t rank = 0; rank < ranks && st == LK_OK; rank++) {
-        machines[rank] = lki_xxh3(places[rank].boot, sizeof places[rank].boot);
-        cores[rank]    = places[rank].cores;
-    }
-    if (st == LK_OK)
-        *out = lki_tuning_cores(ranks, machines, cores);
-    lki_free(machines);
-    lki_free(cores);
-    return st;
+    LK_TRY(LKI_NEW(&of, ranks, "cores of ranks"));
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        of[rank] = (lki_rank_cores){ /* containers have host names of their own */
+                                     .machine = lki_xxh3(places[rank].boot, sizeof places->boot),
+                                     .container = lki_xxh3(places[rank].host, sizeof places->host),
+                                     .granted   = places[rank].granted,
+                                     .bound     = places[rank].cores };
+    *out = lki_tuning_cores(ranks, of);
+    lki_free(of);
+    return LK_OK;
 }
 
 /* ---- The cache --------------------------------------------------------------------------- */

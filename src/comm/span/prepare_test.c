@@ -120,24 +120,35 @@ static void a_given_file_overrides_the_cache(void **state)
 
 /* ---- Cores ------------------------------------------------------------------------------- */
 
+/* Counts the cores of four ranks.  Each is bound to a core of its own, or all to the same two. */
+static double cores_of(const uint64_t *machines, bool alone, const uint64_t *containers,
+                       double granted)
+{
+    lki_rank_cores of[4];
+    for (size_t rank = 0; rank < 4; rank++) {
+        of[rank] = (lki_rank_cores){ machines[rank], containers[rank], granted, { { 0 } } };
+        CPU_SET(alone ? rank : 0, &of[rank].bound);
+        if (!alone)
+            CPU_SET(1, &of[rank].bound);
+    }
+    return lki_tuning_cores(4, of);
+}
+
 static void cores_are_counted(void **state)
 {
     const uint64_t one[4] = { 7, 7, 7, 7 }, two[4] = { 7, 8, 7, 8 }, uneven[4] = { 7, 7, 7, 8 };
-    cpu_set_t      each[4], both[4];
 
     (void)state;
-    for (size_t rank = 0; rank < 4; rank++) {
-        CPU_ZERO(&each[rank]);
-        CPU_SET(rank, &each[rank]);
-        CPU_ZERO(&both[rank]);
-        CPU_SET(0, &both[rank]);
-        CPU_SET(1, &both[rank]);
-    }
-    assert_true(lki_tuning_cores(4, one, each) == 0);    /* each rank is bound to a core */
-    assert_true(lki_tuning_cores(4, one, both) == 2);    /* four ranks share two cores */
-    assert_true(lki_tuning_cores(4, two, both) == 0);    /* each machine has two cores for two
-                                                          * ranks */
-    assert_true(fabs(lki_tuning_cores(4, uneven, both) - 4 * 2. / 3) < 1e-9);
+    assert_true(cores_of(one, true, one, 0) == 0);  /* each rank is bound to a core */
+    assert_true(cores_of(one, false, one, 0) == 2); /* four ranks share two cores */
+    assert_true(cores_of(two, false, two, 0) == 0); /* each machine has two cores for two ranks */
+    assert_true(fabs(cores_of(uneven, false, uneven, 0) - 4 * 2. / 3) < 1e-9);
+    assert_true(cores_of(one, true, one, 4) == 0); /* limits of containers */
+    assert_true(cores_of(one, true, one, 0.5) == 0.5);
+    assert_true(cores_of(one, true, two, 2) == 0); /* two containers on a machine */
+    assert_true(cores_of(one, true, two, 1) == 2);
+    assert_true(cores_of(two, false, two, 1.5) == 3);
+    assert_true(cores_of(one, false, one, 3) == 2); /* the cores are fewer than the limit */
 }
 
 /* ---- Choosing ---------------------------------------------------------------------------- */

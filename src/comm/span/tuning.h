@@ -14,7 +14,14 @@ LK_NODISCARD lk_status lki_tuning_prepare(lk_comm *comm);
  * other host before.  Collective. */
 LK_NODISCARD lk_status lki_tuning_tell(lk_comm *comm, const lki_tuning *known);
 
-/* Returns the number of cores that the ranks on these machines share; 0 if each rank has a core. */
-double lki_tuning_cores(uint32_t ranks, const uint64_t *machines, const cpu_set_t *cores);
+/* The cores that a rank may use. */
+typedef struct {
+    uint64_t  machine, container; /* equal for ranks that share it */
+    double    granted; /* cores whose time the container has (lk_allowance); 0 = no limit */
+    cpu_set_t bound;
+} lki_rank_cores;
+
+/* Returns the number of cores that these ranks share; 0 if each rank has a core. */
+double lki_tuning_cores(uint32_t ranks, const lki_rank_cores *of);
 
 #endif

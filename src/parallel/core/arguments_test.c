@@ -32,7 +32,8 @@ static lk_parallel *open_alone(lk_comm **comm, const lkt_crew *w)
 {
     lk_parallel *p = NULL;
     assert_int_equal(lk_comm_open_threads(comm, 1, NULL), LK_OK);
-    assert_int_equal(lk_parallel_open(&p, *comm, model, LKT_PARAMS, &w->options), LK_OK);
+    if (lk_parallel_open(&p, *comm, model, LKT_PARAMS, &w->options) != LK_OK)
+        fail_msg("%s", lk_error_last()->message);
     return p;
 }
 
@@ -242,6 +243,106 @@ static void unknown_values_are_refused(void **state)
     lk_comm_free(comm);
 }
 
+/* ---- Calls between steps ----------------------------------------------------------------- */
+
+enum { BETWEEN = 13 };
+
+/* Makes call `number` of those that are for the time between steps. */
+static lk_status call_between(lk_parallel *p, uint32_t number)
+{
+    static const float  values[LKT_ELEMENTS_MAX];
+    static const double mine[LEAVES];
+    static float        out[LKT_ELEMENTS_MAX];
+    double              sums[LEAVES];
+    const lk_param_rule rules[LKT_PARAMS] = { { .lr = 1 }, { .lr = 1 }, { .lr = 1 } };
+    switch (number) {
+    case 0: return lk_parallel_fetch(p, 0, 0, 0, 5, out);
+    case 1: return lk_parallel_sum(p, mine, 1, sums);
+    case 2: return lk_parallel_load(p, 0, 0, values);
+    case 3: return lk_parallel_load_state(p, 0, values);
+    case 4: return lk_parallel_set_rules(p, rules);
+    case 5: return lk_parallel_average(p);
+    case 6: return lk_parallel_resume(p, 1);
+    case 7: return lk_parallel_fetch_kept(p, 0, 0, 0, 0, 5, out);
+    case 8: return lk_parallel_kept_norms(p, 0, sums);
+    case 9: return lk_parallel_load_kept(p, 0, 0, 0, values);
+    case 10: return lk_parallel_load_shared(p, 0, values);
+    case 11: return lk_parallel_fetch_replica_state(p, 0, 0, out);
+    default: return lk_parallel_load_replica_state(p, 0, 0, values);
+    }
+}
+
+static void refuses_all_between(lk_parallel *p, uint32_t step)
+{
+    static const char *const names[BETWEEN] = { "fetch", "sum", "load", "load_state", "set_rules",
+                                                "average", "resume", "fetch_kept", "kept_norms",
+                                                "load_kept", "load_shared",
+                                                "fetch_replica_state", "load_replica_state" };
+    for (uint32_t i = 0; i < BETWEEN; i++) {
+        char why[96];
+        (void)snprintf(why, sizeof why, "step %u is under way; call lk_parallel_%s() before", step,
+                       names[i]);
+        refused(call_between(p, i), why);
+    }
+}
+
+static void refuses_in_step(lkt_crew *w, lk_parallel *p, uint32_t step)
+{
+    lk_parallel_turn turn;
+    lk_step_result   result;
+    assert_int_equal(lk_parallel_begin(p, step), LK_OK);
+    assert_int_equal(lk_parallel_set_rate(p, 0.01), LK_OK);
+    refuses_all_between(p, step);
+    while (lk_parallel_next(p, &turn)) {
+        refuses_all_between(p, step);
+        (void)lkt_make_turn(w, p, step, turn);
+    }
+    refuses_all_between(p, step);
+    assert_int_equal(lk_parallel_finish(p, 0.01, &result), LK_OK);
+}
+
+/* Makes steps, and each of the calls in them: before the turns, in one and after them. */
+static void refuses_in_steps(lkt_crew *w)
+{
+    lk_comm     *comm;
+    lk_parallel *p = open_alone(&comm, w);
+    for (uint32_t step = 0; step < 4; step++) {
+        refuses_in_step(w, p, step);
+        assert_int_equal(call_between(p, 0), LK_OK);
+        assert_int_equal(call_between(p, 1), LK_OK);
+    }
+    lk_parallel_free(p);
+    lk_comm_free(comm);
+}
+
+static void calls_between_steps_are_refused_in_a_step(void **state)
+{
+    const lk_exchange exchange = { .struct_size = sizeof exchange,
+                                   .compressor  = lk_compressors(0) };
+    const lk_replicas replicas = { .struct_size = sizeof replicas, .local_steps = 4 },
+                      later    = { .struct_size = sizeof later, .local_steps = 1, .start = 1 },
+                      sent     = { .struct_size = sizeof sent, .local_steps = 2, .delay = 1 };
+    const lk_async async       = { .struct_size = sizeof async };
+    lkt_crew       w           = lkt_make_crew(model, "ddp", LEAVES, 1);
+    (void)state;
+    refuses_in_steps(&w);
+    w.options.unused   = LK_UNUSED_ZERO;
+    w.options.exchange = &exchange;
+    refuses_in_steps(&w);
+    w.options.exchange = NULL;
+    w.options.replicas = &replicas;
+    refuses_in_steps(&w);
+    w.options.replicas = &later;
+    refuses_in_steps(&w);
+    w.options.replicas = NULL;
+    w.options.async    = &async;
+    refuses_in_steps(&w);
+    w.options.async       = NULL;
+    w.options.replicas    = &sent;
+    w.options.state_count = 0;
+    refuses_in_steps(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -252,6 +353,7 @@ int main(void)
         cmocka_unit_test(blocks_that_do_not_exist_cannot_be_read),
         cmocka_unit_test(a_loss_scale_outside_of_a_step_fails_the_next),
         cmocka_unit_test(unknown_values_are_refused),
+        cmocka_unit_test(calls_between_steps_are_refused_in_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

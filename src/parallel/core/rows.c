@@ -140,6 +140,7 @@ lk_status lk_parallel_sum(lk_parallel *parallel, const double *mine, uint32_t wi
 
     if (parallel->now.failure.status != LK_OK)
         return lki_fail_again(&parallel->now.failure);
+    LK_TRY(lki_check_idle(parallel, "lk_parallel_sum"));
     LK_TRY(lki_check_given("lk_parallel_sum", "mine", mine, (size_t)parallel->share.count * width));
     LK_TRY(lki_check_given("lk_parallel_sum", "out", out, width));
     for (uint32_t r = 0; r < parallel->ranks; r++)

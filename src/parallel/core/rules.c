@@ -47,13 +47,13 @@ lk_status lki_rules_open(lk_parallel *parallel, const lk_param *params, uint32_t
 lk_status lk_parallel_set_rules(lk_parallel *parallel, const lk_param_rule *rules)
 {
     LK_TRY(lki_check_given("lk_parallel_set_rules", "rules", rules, 1));
+    LK_TRY(lki_check_idle(parallel, "lk_parallel_set_rules"));
     if (parallel->replicas != NULL)
         return lki_replicas_set_rules(parallel->replicas, rules);
     parallel                 = lki_in_use(parallel);
     const lki_layout *layout = parallel->layout;
     if (lki_step_failed(parallel))
         return lki_fail_again(&parallel->now.failure);
-    LK_TRY(lki_check_idle(parallel, "lk_parallel_set_rules"));
     LK_TRY(check_rules(rules, layout->params, layout->param_count));
     memcpy(parallel->rules.of, rules, layout->param_count * sizeof *rules);
     parallel->rules.changed = true;

@@ -115,22 +115,24 @@ static void load_here(lk_parallel *parallel, uint32_t param, uint32_t which, con
 
 lk_status lki_check_idle(const lk_parallel *parallel, const char *call)
 {
-    if (!parallel->now.under_way)
+    if (parallel->replicas != NULL ? !lki_replicas_under_way(parallel->replicas)
+                                   : !parallel->now.under_way)
         return LK_OK;
-    return lk_fail(LK_EINVAL, "step %llu is under way; call %s() before lk_parallel_begin()",
-                   (unsigned long long)parallel->step, call);
+    return lk_fail(LK_EINVAL, "step %llu is under way; call %s() before lk_parallel_begin() or "
+                              "after lk_parallel_finish()", (unsigned long long)parallel->step,
+                   call);
 }
 
 lk_status lk_parallel_load(lk_parallel *parallel, uint32_t param, uint32_t which,
                            const float *values)
 {
     LK_TRY(lki_check_given("lk_parallel_load", "values", values, 1));
+    LK_TRY(lki_check_idle(parallel, "lk_parallel_load"));
     if (parallel->replicas != NULL)
         return lki_replicas_load(parallel->replicas, param, which, values);
     if (parallel->versions != NULL)
         return lki_versions_load(parallel, param, which, values);
     const lki_layout *layout = parallel->layout;
-    LK_TRY(lki_check_idle(parallel, "lk_parallel_load"));
     if (param >= layout->param_count || which > lk_optimizer_state_count(&parallel->optimizer))
         return lk_fail(LK_EINVAL, "there is no value %u of parameter %u", which, param);
     LK_TRY(
@@ -174,11 +176,11 @@ const float *lk_parallel_state_data(const lk_parallel *parallel, uint32_t state)
 lk_status lk_parallel_load_state(lk_parallel *parallel, uint32_t state, const float *values)
 {
     LK_TRY(lki_check_given("lk_parallel_load_state", "values", values, 1));
+    LK_TRY(lki_check_idle(parallel, "lk_parallel_load_state"));
     if (parallel->replicas != NULL)
         return lki_replicas_load_state(parallel->replicas, state, values);
     if (parallel->versions != NULL)
         return lki_versions_load_state(parallel, state, values);
-    LK_TRY(lki_check_idle(parallel, "lk_parallel_load_state"));
     if (state >= lk_parallel_state_count(parallel))
         return lk_fail(LK_EINVAL, "there is no running state %u", state);
     size_t count = parallel->running.of[state % parallel->running.count].count;

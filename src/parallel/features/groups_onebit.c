@@ -30,6 +30,7 @@
 #include "compress/signs.h"
 #include "parallel/features/groups.h"
 #include "parallel/strategies/ddp.h"
+#include "parallel/strategies/shards.h"
 #include "tensor/ops.h"
 
 enum { WORD = 32, EXP_AVG = 1, EXP_AVG_SQ = 2 };
@@ -194,12 +195,12 @@ static lk_status prepare_tensor(lk_parallel *parallel, lki_groups *self, uint32_
                                 float *values)
 {
     const size_t count = parallel->layout->sizes[param];
-    LK_TRY(lk_parallel_fetch(parallel, param, EXP_AVG_SQ, 0, count, values));
+    LK_TRY(lki_fetch(parallel, param, EXP_AVG_SQ, 0, count, values));
     if (parallel->local == 0)
         mark_absent(count, values, self->onebit->absent + self->onebit->words[param]);
     if (parallel->step > self->start)
         return LK_OK;
-    LK_TRY(lk_parallel_fetch(parallel, param, EXP_AVG, 0, count, values));
+    LK_TRY(lki_fetch(parallel, param, EXP_AVG, 0, count, values));
     if (parallel->local == 0)
         memcpy(self->estimates[self->now] + parallel->layout->param_at[param], values,
                count * sizeof *values);

@@ -88,6 +88,7 @@ static double square_of(const lk_parallel *parallel, uint32_t which, uint32_t gr
 
 lk_status lk_parallel_kept_norms(lk_parallel *parallel, uint32_t which, double *norms)
 {
+    LK_TRY(lki_check_idle(parallel, "lk_parallel_kept_norms"));
     if (parallel->replicas != NULL)
         return lki_replicas_kept_norms(parallel, which, norms);
     if (parallel->versions != NULL)
@@ -118,6 +119,7 @@ static lk_status check_kept(const lk_parallel *parallel, uint32_t param, uint32_
 lk_status lk_parallel_fetch_kept(lk_parallel *parallel, uint32_t param, uint32_t which,
                                  uint32_t group, size_t first, size_t count, float *out)
 {
+    LK_TRY(lki_check_idle(parallel, "lk_parallel_fetch_kept"));
     if (parallel->replicas != NULL)
         return lki_replicas_fetch_kept(parallel, param, which, group, first, count, out);
     if (parallel->versions != NULL)
@@ -142,6 +144,7 @@ lk_status lk_parallel_fetch_kept(lk_parallel *parallel, uint32_t param, uint32_t
 lk_status lk_parallel_load_kept(lk_parallel *parallel, uint32_t param, uint32_t which,
                                 uint32_t group, const float *values)
 {
+    LK_TRY(lki_check_idle(parallel, "lk_parallel_load_kept"));
     if (parallel->replicas != NULL)
         return lki_replicas_load_kept(parallel, param, which, group, values);
     if (parallel->versions != NULL)
@@ -215,6 +218,7 @@ static lk_status load_whole(lk_parallel *parallel, const float *shared)
 lk_status lk_parallel_load_shared(lk_parallel *parallel, uint32_t param, const void *shared)
 {
     size_t bytes;
+    LK_TRY(lki_check_idle(parallel, "lk_parallel_load_shared"));
     parallel = lki_in_use_for(parallel, &param);
     if (is_whole(parallel, param))
         return load_whole(parallel, shared);

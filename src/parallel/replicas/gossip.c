@@ -311,6 +311,7 @@ lk_status lki_gossip_steps(lk_parallel *parallel, uint64_t done)
 lk_status lk_parallel_average(lk_parallel *parallel)
 {
     lki_replicas *replicas = parallel->replicas;
+    LK_TRY(lki_check_idle(parallel, "lk_parallel_average"));
     if (replicas == NULL || replicas->options.topology == LK_TOPOLOGY_ALL || replicas->averaged ||
         replicas->whole != NULL)
         return LK_OK;

@@ -50,6 +50,7 @@ lk_status lki_replicas_start(lk_parallel *parallel)
 lk_status lk_parallel_resume(lk_parallel *parallel, uint64_t steps)
 {
     lki_replicas *replicas = parallel->replicas;
+    LK_TRY(lki_check_idle(parallel, "lk_parallel_resume"));
     if (parallel->versions != NULL)
         return lki_versions_resume(parallel, steps);
     if (replicas == NULL || steps <= replicas->options.start)

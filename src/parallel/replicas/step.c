@@ -57,6 +57,12 @@ lk_parallel *lki_replicas_in_use_for(const lki_replicas *replicas, uint32_t *par
     return f->outer;
 }
 
+bool lki_replicas_under_way(const lki_replicas *replicas)
+{
+    return replicas->whole != NULL ? replicas->whole->now.under_way
+                                   : replicas->of[0].model->now.under_way;
+}
+
 /* ---- Turns ------------------------------------------------------------------------------- */
 
 lk_status lki_replicas_begin(lk_parallel *parallel, uint64_t step, uint32_t micros)

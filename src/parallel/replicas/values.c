@@ -156,6 +156,7 @@ static lk_status check_state(const lk_parallel *parallel, uint32_t replica, uint
 lk_status lk_parallel_fetch_replica_state(lk_parallel *parallel, uint32_t replica, uint32_t state,
                                           float *values)
 {
+    LK_TRY(lki_check_idle(parallel, "lk_parallel_fetch_replica_state"));
     LK_TRY(check_state(parallel, replica, state));
     const lki_replicas *replicas = parallel->replicas;
     const lk_parallel  *model    = lki_replica_here(replicas, replica);
@@ -170,6 +171,7 @@ lk_status lk_parallel_fetch_replica_state(lk_parallel *parallel, uint32_t replic
 lk_status lk_parallel_load_replica_state(lk_parallel *parallel, uint32_t replica, uint32_t state,
                                          const float *values)
 {
+    LK_TRY(lki_check_idle(parallel, "lk_parallel_load_replica_state"));
     LK_TRY(check_state(parallel, replica, state));
     lk_parallel *model = lki_replica_here(parallel->replicas, replica);
     parallel->replicas->averaged = false;

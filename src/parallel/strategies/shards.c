@@ -405,10 +405,9 @@ static lk_status gather_values(lk_parallel *parallel, uint32_t param, uint32_t w
     return LK_OK;
 }
 
-lk_status lk_parallel_fetch(lk_parallel *parallel, uint32_t param, uint32_t which, size_t first,
-                            size_t count, float *out)
+lk_status lki_fetch(lk_parallel *parallel, uint32_t param, uint32_t which, size_t first,
+                    size_t count, float *out)
 {
-    parallel = lki_in_use_for(parallel, &param);
     const lki_layout *layout = parallel->layout;
     const float      *values;
     float            *packed = NULL;
@@ -431,4 +430,12 @@ lk_status lk_parallel_fetch(lk_parallel *parallel, uint32_t param, uint32_t whic
     lki_free(packed);
     lki_free(bytes);
     return status;
+}
+
+lk_status lk_parallel_fetch(lk_parallel *parallel, uint32_t param, uint32_t which, size_t first,
+                            size_t count, float *out)
+{
+    LK_TRY(lki_check_idle(parallel, "lk_parallel_fetch"));
+    parallel = lki_in_use_for(parallel, &param);
+    return lki_fetch(parallel, param, which, first, count, out);
 }

@@ -45,4 +45,8 @@ size_t        lki_shards_span_bytes(const lk_parallel *parallel, const lki_param
 /* Returns the bytes that are sent for a run in a unit. */
 size_t        lki_shards_run_bytes(const lk_parallel *parallel, const lki_param_run *run);
 
+/* As lk_parallel_fetch(), also within a step.  `parallel` is a single object. */
+LK_NODISCARD lk_status lki_fetch(lk_parallel *parallel, uint32_t param, uint32_t which,
+                                 size_t first, size_t count, float *out);
+
 #endif

@@ -55,7 +55,7 @@ lk_status lki_versions_resume(lk_parallel *parallel, uint64_t steps)
 {
     lki_versions  *v       = parallel->versions;
     const uint64_t applied = steps * v->options.groups;
-    if (parallel->now.under_way || lki_applied(v) > applied)
+    if (lki_applied(v) > applied)
         return lk_fail(LK_EINVAL, "lk_parallel_resume() comes before the first step");
     if (lki_is_live(&v->options) && applied > recorded_until(v)) {
         lki_recorded_discard(&v->recorded);

@@ -815,6 +815,7 @@ function partings() {
 
 function partingText(part) {
   if (part.equal) return "equal";
+  if (part.step === null && part.lost > 0) return `no difference, but ${part.lost} values were not compared`;
   if (part.step === null) return "no value in common";
   const step = part.step.toLocaleString("en");
   return part.ends ? `equal up to step ${step}, where one of them ends`

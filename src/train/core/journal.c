@@ -140,11 +140,12 @@ void lki_journal_waits(lki_journal *journal, const char *who)
         (void)snprintf(journal->display.waits, sizeof journal->display.waits, "%s", who);
 }
 
-void lki_journal_limit(lki_journal *journal, double seconds)
+void lki_journal_limit(lki_journal *journal, double seconds, bool alone)
 {
     if (journal == NULL)
         return;
     journal->pipe.limit  = seconds;
+    journal->pipe.alone  = alone;
     journal->pipe.waited = 0;
 }
 

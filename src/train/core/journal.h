@@ -25,8 +25,9 @@ LK_NODISCARD lk_status lki_journal_open(lki_journal **out, const lk_train_config
 void lki_journal_waits(lki_journal *journal, const char *who);
 
 /* Sets for how long the lines of a step, from now on, may wait for room if the log is a pipe.  Then
- * they fail; 0 = they wait for ever. */
-void lki_journal_limit(lki_journal *journal, double seconds);
+ * they fail; 0 = they wait for ever.  `alone`: no other rank can take over the log, so a request to
+ * leave is one to stop. */
+void lki_journal_limit(lki_journal *journal, double seconds, bool alone);
 
 /* Sets the label of all following log lines. */
 void lki_journal_label(lki_journal *journal, lk_label label);

@@ -91,6 +91,7 @@ typedef struct {
     lki_journal    *journal;
     int             pipe;
     bool            reads, stops; /* when the writer waits */
+    bool            leaves;       /* the writer is asked to leave the run */
     size_t          used;
     char            text[1 << 18];
 } slow_reader;
@@ -113,13 +114,20 @@ static bool is_asked(void *context)
     return r->stops;
 }
 
+static bool is_to_leave(void *context)
+{
+    const slow_reader *r = context;
+    return r->leaves;
+}
+
 static void open_slow(slow_reader *r)
 {
     const lki_log_run run = { .config = &r->config };
     (void)alarm(100); /* without the limits the writer would block for ever */
     r->config = (lk_train_config){ .struct_size = sizeof(lk_train_config), .log = pipe_path,
-                                   .quiet = true,
-                                   .calls = { .stop = is_asked, .stop_context = r } };
+                                   .quiet = true, .elastic.survives = true,
+                                   .calls = { .leave = is_to_leave, .leave_context = r,
+                                              .stop = is_asked, .stop_context = r } };
     r->used   = 0;
     r->pipe   = open(pipe_path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     assert_true(r->pipe >= 0);
@@ -184,9 +192,38 @@ static void a_wait_with_a_limit_fails_and_names_the_pipe(void **state)
     static slow_reader r;
     (void)state;
     open_slow(&r);
-    lki_journal_limit(r.journal, 0.1);
+    lki_journal_limit(r.journal, 0.1, false);
     assert_int_equal(write_lines(&r), LK_EIO);
     assert_non_null(strstr(lk_error_last()->message, pipe_path));
+    assert_non_null(strstr(lk_error_last()->message, "for its reader"));
+    assert_in_range(close_slow(&r), 2, LINES / 2);
+}
+
+/* If no other rank can take over the log, a request to leave ends the run. */
+static void a_request_to_leave_ends_the_wait_of_a_lone_rank(void **state)
+{
+    static slow_reader r = { .leaves = true };
+    const lki_log_run  run = { .config = &r.config, .waits = true };
+    (void)state;
+    open_slow(&r);
+    lki_journal_limit(r.journal, 0, true);
+    assert_int_equal(write_lines(&r), LK_OK);
+    assert_in_range(close_slow(&r), 2, LINES / 2);
+    assert_int_equal(lki_journal_open(&r.journal, &r.config), LK_OK);
+    lki_journal_limit(r.journal, 0, true);
+    assert_int_equal(lki_journal_open_log(r.journal, &run), LK_EIO);
+    assert_non_null(strstr(lk_error_last()->message, "before anybody read the log"));
+    lki_journal_free(r.journal);
+}
+
+/* Others take over the log of a rank that is lost. */
+static void a_request_to_leave_does_not_shorten_the_log_of_others(void **state)
+{
+    static slow_reader r = { .leaves = true };
+    (void)state;
+    open_slow(&r);
+    lki_journal_limit(r.journal, 2.5, false);
+    assert_int_equal(write_lines(&r), LK_EIO);
     assert_non_null(strstr(lk_error_last()->message, "for its reader"));
     assert_in_range(close_slow(&r), 2, LINES / 2);
 }
@@ -205,6 +242,10 @@ int main(void)
                                         remove_folder),
         cmocka_unit_test_setup_teardown(a_wait_with_a_limit_fails_and_names_the_pipe, make_folder,
                                         remove_folder),
+        cmocka_unit_test_setup_teardown(a_request_to_leave_ends_the_wait_of_a_lone_rank,
+                                        make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(a_request_to_leave_does_not_shorten_the_log_of_others,
+                                        make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

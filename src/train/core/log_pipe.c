@@ -22,9 +22,12 @@
 enum { MOMENT_MS = 20, NOTE_S = 1, GRACE_S = 2 };
 
 /* Returns true if the run is to end. */
-static bool is_stopped(const lk_train_config *c)
+static bool is_stopped(const lki_log_pipe *self)
 {
-    return c->calls.stop != NULL && c->calls.stop(c->calls.stop_context);
+    const lk_train_config *c     = self->config;
+    const bool             leave = self->alone && c->elastic.survives && c->calls.leave != NULL &&
+                       c->calls.leave(c->calls.leave_context);
+    return leave || (c->calls.stop != NULL && c->calls.stop(c->calls.stop_context));
 }
 
 /* Waits for a moment, or until the pipe has room.  Returns true if it has.  Does not count a time
@@ -37,7 +40,7 @@ static bool has_room(lki_log_pipe *self)
         return true;
     double waited = fmin(lki_seconds() - begun, 10e-3 * MOMENT_MS);
     self->waited += waited;
-    self->asked   = is_stopped(self->config) ? self->asked + waited : 0;
+    self->asked   = is_stopped(self) ? self->asked + waited : 0;
     return false;
 }
 
@@ -100,7 +103,7 @@ static int open_pipe(const lki_log_pipe *self, const char *path, bool waits)
         int fd = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK);
         if (fd >= 0 || errno != ENXIO || !waits)
             return fd;
-        if (is_stopped(self->config)) {
+        if (is_stopped(self)) {
             errno = ECANCELED;
             return -1;
         }

@@ -14,6 +14,7 @@ typedef struct {
     double                 limit;    /* on `waited`, in seconds; 0: waits for ever */
     double                 waited;   /* seconds for room, in the lines of the current step */
     double                 asked;    /* seconds for room since a request to stop */
+    bool                   alone;    /* there are no other ranks */
     bool                   said;     /* that the reader does not read */
     bool                   left_out; /* further lines are dropped */
 } lki_log_pipe;

@@ -43,7 +43,8 @@ static void limit_log(lki_session *session)
 {
     const bool is_awaited = session->ranks > 1 && !session->patient;
     lki_journal_limit(session->journal,
-                      is_awaited ? 0.75e-3 * lki_comm_timeout_ms(session->comm) : 0);
+                      is_awaited ? 0.75e-3 * lki_comm_timeout_ms(session->comm) : 0,
+                      session->ranks == 1);
 }
 
 lk_status lki_session_journal(lki_session *session)

@@ -96,6 +96,7 @@ lk_status lk_folder_model(const char **model, const char *folder)
     char                 path[LKI_PATH_BYTES];
     const lki_hf_family *family = NULL;
     lk_model_options     options;
+    LK_TRY(lki_check_given("lk_folder_model", "folder", folder, 1));
     LK_TRY(read_config(folder, &family, &options, path));
     *model = family->model;
     return LK_OK;
@@ -106,6 +107,7 @@ lk_status lk_folder_options(lk_model_options *options, const char *folder)
     char                 path[LKI_PATH_BYTES];
     const lki_hf_family *family = NULL;
     lk_model_options     given, own;
+    LK_TRY(lki_check_given("lk_folder_options", "folder", folder, 1));
     LK_TRY(lki_options_copy(&given, sizeof given, options, "lk_model_options"));
     LK_TRY(read_config(folder, &family, &own, path));
     lki_options_return(options, &own);

@@ -291,6 +291,7 @@ lk_status lk_trace_merge(const char *path, uint32_t first, uint32_t count, uint3
     uint32_t found = 0;
     bool     alone = first != 0 || launcher != 0;
     char     name[4096];
+    LK_TRY(lki_check_given("lk_trace_merge", "path", path, 1));
     LK_TRY(LKI_NEW(&parts, count, "parts of a trace"));
     lk_status status = find_parts(parts, &found, path, first, count, launcher);
     if (status == LK_OK && found > 0)
