@@ -75,6 +75,18 @@ static void missing_lists_of_options_are_refused(void **state)
             "`host_sizes` is NULL");
 }
 
+static void hosts_without_workers_are_refused(void **state)
+{
+    static const uint32_t sizes[] = { 1, 0 };
+    const lkt_crew        w       = lkt_make_crew(model, "ddp", LEAVES, 1);
+    lk_parallel_cost      cost;
+    (void)state;
+    refused(lk_parallel_estimate(&cost, model, LKT_PARAMS, &w.options, NULL, 0),
+            "there must be a host");
+    refused(lk_parallel_estimate(&cost, model, LKT_PARAMS, &w.options, sizes, 2),
+            "host 1 has no worker");
+}
+
 /* A sum of gradients in fp16 needs a decision, as in lk_train_check(), whose default is a rule. */
 static void fp16_needs_a_loss_scale_or_none(void **state)
 {
@@ -423,6 +435,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(missing_lists_of_options_are_refused),
+        cmocka_unit_test(hosts_without_workers_are_refused),
         cmocka_unit_test(fp16_needs_a_loss_scale_or_none),
         cmocka_unit_test(missing_values_are_refused),
         cmocka_unit_test(calls_outside_of_a_turn_fail_the_step),
