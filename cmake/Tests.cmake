@@ -135,6 +135,7 @@ add_test(NAME house.floors COMMAND ${PROJECT_SOURCE_DIR}/tools/floors ${PROJECT_
 add_test(NAME house.tidy COMMAND ${PROJECT_SOURCE_DIR}/tools/tidy ${PROJECT_SOURCE_DIR})
 add_test(NAME house.floors_refuse COMMAND ${PROJECT_SOURCE_DIR}/tests/house/floors ${PROJECT_SOURCE_DIR})
 add_test(NAME house.headers COMMAND ${PROJECT_SOURCE_DIR}/tests/house/headers ${PROJECT_SOURCE_DIR})
+add_test(NAME house.dev COMMAND ${PROJECT_SOURCE_DIR}/tests/house/dev ${PROJECT_SOURCE_DIR})
 add_test(NAME house.options COMMAND ${PROJECT_SOURCE_DIR}/tests/house/options ${PROJECT_SOURCE_DIR})
 add_test(NAME house.site COMMAND ${PROJECT_SOURCE_DIR}/tests/site/run ${PROJECT_SOURCE_DIR})
 add_test(NAME house.layout COMMAND ${PROJECT_SOURCE_DIR}/tests/house/layout ${PROJECT_SOURCE_DIR})

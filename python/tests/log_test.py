@@ -29,7 +29,7 @@ PROGRAM = """
         return F.cross_entropy(out, y, reduction="sum"), len(y), int((out.argmax(1) == y).sum())
 
     run = lk.init(int(os.environ.get("SEED", 0)), virtual_workers=2,
-                  log="log.jsonl", tensorboard=os.environ.get("BOARD"))
+                  log=os.environ.get("LOG", "log.jsonl"), tensorboard=os.environ.get("BOARD"))
     model = run.prepare(torch.nn.Linear(4, 2))
     opt = lk.SGD(model.parameters(), lr=0.5)
     x = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
@@ -47,6 +47,8 @@ PROGRAM = """
         while '"val_loss"' not in pathlib.Path("log.jsonl").read_text():
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
+    while os.environ.get("WAITS") and not os.path.exists("closed"):
+        time.sleep(0.01)
 """
 
 
@@ -184,6 +186,31 @@ class Logs(unittest.TestCase):
             self.run_program(folder)
             reader.join()
             self.assertEqual(len(read[0].splitlines()), 7)
+
+    def test_a_log_that_cannot_be_written(self):
+        """Its name is in the error, also if only the last line is lost."""
+        with tempfile.TemporaryDirectory() as folder:
+            ended = launch(PROGRAM, 2, folder=folder, env={"LOG": "/dev/full"})
+            self.assertEqual(ended.status, 1)
+            self.assertIn("cannot write the log '/dev/full': [Errno 28]", ended.err)
+        for workers in 1, 2:
+            with tempfile.TemporaryDirectory() as folder:
+                os.mkfifo(pathlib.Path(folder, "log.jsonl"))
+                reader = threading.Thread(target=self.read_some, args=(folder,))
+                reader.start()
+                ended = launch(PROGRAM, workers, folder=folder, env={"WAITS": 1})
+                reader.join()
+            self.assertEqual(ended.status, 1, ended.err)
+            self.assertIn("at its end: nobody reads the log 'log.jsonl' any more", ended.err)
+            self.assertNotIn("Traceback", ended.err)
+
+    @staticmethod
+    def read_some(folder):
+        """Read all lines of PROGRAM but the last."""
+        with open(pathlib.Path(folder, "log.jsonl"), "rb") as file:
+            while b'"val_loss"' not in file.readline():
+                continue
+        pathlib.Path(folder, "closed").touch()
 
     @unittest.skipUnless(importlib.util.find_spec("tensorboard"), "no tensorboard")
     def test_tensorboard(self):

@@ -338,19 +338,21 @@ lk_status lk_launcher_describe(char *out, size_t bytes)
  * the launcher's descriptors again, which may later be those of a connection of the group. */
 static lk_status take_control(int *out)
 {
-    int named, mark = eventfd(0, EFD_CLOEXEC);
+    int named;
 
-    lk_status status = read_descriptor(&named, "LOCKSTEP_CONTROL_FD");
-    if (status == LK_OK && fcntl(named, F_GET_SEALS) < 0) /* every memfd has seals */
-        status = lk_fail(LK_EINVAL, "LOCKSTEP_CONTROL_FD=%d is not the memory of a group: "
-                         "lk_join() was called before, and a process joins its group once", named);
-    if (status == LK_OK && (*out = fcntl(named, F_DUPFD_CLOEXEC, 0)) < 0)
-        status = lk_fail(LK_EIO, "cannot take LOCKSTEP_CONTROL_FD=%d: %s", named, strerror(errno));
-    if (status == LK_OK && (mark < 0 || dup3(mark, named, O_CLOEXEC) < 0))
-        status = lk_fail(LK_EIO, "cannot take LOCKSTEP_CONTROL_FD=%d: %s", named, strerror(errno));
+    LK_TRY(read_descriptor(&named, "LOCKSTEP_CONTROL_FD"));
+    if (fcntl(named, F_GET_SEALS) < 0) /* every memfd has seals */
+        return lk_fail(LK_EINVAL, "LOCKSTEP_CONTROL_FD=%d is not the memory of a group: lk_join() "
+                       "was called before, and a process joins its group once, or whatever started "
+                       "this program closed it", named);
+    int mark = eventfd(0, EFD_CLOEXEC);
+    *out     = fcntl(named, F_DUPFD_CLOEXEC, 0);
+    bool took = mark >= 0 && *out >= 0 && dup3(mark, named, O_CLOEXEC) >= 0;
+    int  why  = errno;
     if (mark >= 0)
         (void)close(mark);
-    return status;
+    return took ? LK_OK : lk_fail(LK_EIO, "cannot take LOCKSTEP_CONTROL_FD=%d: %s", named,
+                                  strerror(why));
 }
 
 /* Reads the variables, descriptors and key that Lockstep's launcher has provided. */

@@ -59,6 +59,24 @@ static int join_executed(void)
     return 0;
 }
 
+/* Whatever started the program has closed the descriptors, and their number is free or that of a
+ * file. */
+static int join_closed(void)
+{
+    const int control = atoi(getenv("LOCKSTEP_CONTROL_FD"));
+    lk_comm  *comm;
+    (void)close(control);
+    while (dup(0) < control)
+        continue;
+    (void)close(control);
+    MUST(lk_join(&comm) == LK_EINVAL && comm == NULL);
+    MUST(strstr(lk_error_last()->message, "is not open here") != NULL);
+    MUST(dup2(0, control) == control);
+    MUST(lk_join(&comm) == LK_EINVAL && comm == NULL);
+    MUST(strstr(lk_error_last()->message, "closed it") != NULL);
+    return 0;
+}
+
 /* Numbers of descriptors that the first lk_join() has closed are soon those of connections. */
 static int join_again(void)
 {
@@ -98,7 +116,8 @@ static int run(const char *mode)
         const char *name;
         int (*run)(void);
     } modes[] = { { "join_again", join_again }, { "join_in_child", join_in_child },
-                  { "join_executed", join_executed }, { "free_in_child", free_in_child } };
+                  { "join_executed", join_executed }, { "join_closed", join_closed },
+                  { "free_in_child", free_in_child } };
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
         if (strcmp(mode, modes[i].name) == 0)
             return modes[i].run();
@@ -135,6 +154,12 @@ static void children_of_a_worker_cannot_join(void **state)
     work("join_in_child");
 }
 
+static void closed_descriptors_are_named(void **state)
+{
+    (void)state;
+    work("join_closed");
+}
+
 static void a_forked_child_does_not_leave_for_its_parent(void **state)
 {
     (void)state;
@@ -148,6 +173,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_join_is_refused_and_harmless),
         cmocka_unit_test(children_of_a_worker_cannot_join),
+        cmocka_unit_test(closed_descriptors_are_named),
         cmocka_unit_test(a_forked_child_does_not_leave_for_its_parent),
     };
     return cmocka_run_group_tests_name("launch.joined", tests, NULL, NULL);

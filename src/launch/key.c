@@ -22,7 +22,7 @@
 
 enum { DIGITS = 2 * LK_JOB_KEY_BYTES, PATIENCE_MS = 10000 };
 
-/* Writes a file that only its owner can read.  Returns 0 or an errno. */
+/* Writes a new file that only its owner can read, or none.  Returns 0 or an errno. */
 static int write_private(const char *path, const char *text, size_t bytes)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -30,7 +30,11 @@ static int write_private(const char *path, const char *text, size_t bytes)
         return errno;
     ssize_t wrote = write(fd, text, bytes);
     int     error = wrote == (ssize_t)bytes ? 0 : wrote < 0 ? errno : ENOSPC;
-    return close(fd) == 0 || error != 0 ? error : errno;
+    if (close(fd) != 0 && error == 0)
+        error = errno;
+    if (error != 0)
+        (void)unlink(path);
+    return error;
 }
 
 /* Names a file, unless the name is taken.  Some file systems have no links, others no such rename.
@@ -62,8 +66,9 @@ lk_status lk_job_key_new(const char *path)
     explicit_bzero(key, sizeof key);
     int error = write_private(draft, text, DIGITS + 1);
     explicit_bzero(text, sizeof text);
-    if (error == 0)
-        error = name_file(draft, path);
+    if (error != 0)
+        return lk_fail(LK_EIO, "cannot make %s as %s: %s", path, draft, strerror(error));
+    error = name_file(draft, path);
     (void)unlink(draft);
     return error == 0 ? LK_OK : lk_fail(LK_EIO, "cannot make %s: %s", path, strerror(error));
 }

@@ -21,6 +21,9 @@ LK_NODISCARD lk_status lki_replicas_open(lk_parallel *parallel, const lk_param *
 /* Frees what lki_replicas_open() has made.  Accepts NULL. */
 void lki_replicas_free(lki_replicas *replicas);
 
+/* Returns the number of parameters of the model. */
+uint32_t lki_replicas_params(const lki_replicas *replicas);
+
 /* Returns the object in use.  Of the outer weights it is that which has the running state. */
 lk_parallel *lki_replicas_in_use(const lki_replicas *replicas);
 

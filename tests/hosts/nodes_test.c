@@ -307,6 +307,18 @@ static void a_part_of_a_key_is_no_key(void **state)
     assert_string_equal(r.out, "600\n65\n");
 }
 
+/* A file with the name of the draft is another's: it is named, and neither read nor removed. */
+static void the_draft_of_another_is_kept(void **state)
+{
+    static command_result r;
+    (void)run_shell(&r, *state,
+                    "sh -c 'echo mine >fresh.$$.new; exec " LK_TEST_COMMAND " key fresh'; echo $?; "
+                    "test ! -e fresh && cat fresh.*.new");
+    assert_int_equal(r.status, 0);
+    assert_string_equal(r.out, "1\nmine\n");
+    assert_says(r.err, "cannot make fresh as fresh.");
+}
+
 static void a_key_from_a_descriptor_is_not_passed_on(void **state)
 {
     static nodes j;
@@ -382,6 +394,7 @@ int main(void)
         cmocka_unit_test(nodes_of_other_jobs_are_refused),
         cmocka_unit_test(a_key_from_a_descriptor_is_not_passed_on),
         cmocka_unit_test(a_part_of_a_key_is_no_key),
+        cmocka_unit_test(the_draft_of_another_is_kept),
         cmocka_unit_test(a_job_without_a_key_prints_a_warning),
         cmocka_unit_test(strangers_do_not_disturb_the_job),
     };

@@ -292,10 +292,31 @@ class Group:
         except Error as error:   # others fail, or wait for something else than the end
             self.failed = True
             print(f"lockstep: rank {self.rank}, at its end: {error}", file=sys.stderr)
-        for close in reversed(self._closing):
-            close()
+        lost = [error for error in map(_error_of, reversed(self._closing)) if error is not None]
+        for error in lost:
+            print(f"lockstep: rank {self.rank}, at its end: {_in_one_line(error)}",
+                  file=sys.stderr)
         lk.comm_free(self.comm)
         self.comm = None
+        if lost:
+            _exit_now()
+
+
+def _error_of(close):
+    """Return the error of a function; None if it has none."""
+    try:
+        close()
+    except (Error, OSError) as error:
+        return error
+    return None
+
+
+def _exit_now():
+    """End with status 1.  An exception in a function of ``atexit`` would not change the status."""
+    for stream in sys.stdout, sys.stderr:
+        with contextlib.suppress(AttributeError, OSError, ValueError):   # None, lost or closed
+            stream.flush()
+    os._exit(1)
 
 
 def _launchers_timeout_ms():

@@ -95,12 +95,16 @@ class Log:
         """Add a line.  Numbers that are not finite become null."""
         if self._path is None:
             return
-        if self._file is None:   # the successor of a rank 0 that was lost
-            self._file = self._open()
         line = {key: None if isinstance(value, float) and not math.isfinite(value) else value
                 for key, value in fields.items()}
-        self._file.write(json.dumps({**line, "time": round(time.time(), 3)}).encode() + b"\n")
-        self._file.flush()
+        data = json.dumps({**line, "time": round(time.time(), 3)}).encode() + b"\n"
+        try:
+            if self._file is None:   # the successor of a rank 0 that was lost
+                self._file = self._open()
+            self._file.write(data)
+            self._file.flush()
+        except OSError as failure:
+            raise Error("EIO", f"cannot write the log '{self._path}': {failure}") from None
 
     def _add_scalars(self, step, result, more):
         """Tags are train/loss, train/lr ..., and evaluation/loss ...; the step is that of torch's

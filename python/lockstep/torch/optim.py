@@ -152,6 +152,11 @@ class Optimizer(torch.optim.Optimizer):
                            "of its gradients.  Use a post-hook, `clip_norm` or `clip_value`, or an "
                            "optimizer of torch, whose hooks are called")
 
+    def refuse_pre_hooks(self):
+        """Refuse those that were given to torch for all optimizers."""
+        for hook in getattr(torch_optimizer, "_global_optimizer_pre_hooks", {}).values():
+            self.register_step_pre_hook(hook)
+
     def call_post_hooks(self):
         """Call what was given to register_step_post_hook(), on this optimizer or on all."""
         own = getattr(self, "_optimizer_step_post_hooks", {})   # before torch 2.0 there are none

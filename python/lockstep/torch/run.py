@@ -429,6 +429,8 @@ class Run:
                 return self._completed
             return self._engine.step(number, data, loss_sum)
 
+        if self._optimizer.in_library:
+            self._optimizer.refuse_pre_hooks()
         if self._observer is not None:
             self._observer.begin(number)
         result = self._collective("run.step()", attempt, agrees=True)

@@ -75,6 +75,18 @@ static void missing_lists_of_options_are_refused(void **state)
             "`host_sizes` is NULL");
 }
 
+static void hosts_without_workers_are_refused(void **state)
+{
+    static const uint32_t sizes[] = { 1, 0 };
+    const lkt_crew        w       = lkt_make_crew(model, "ddp", LEAVES, 1);
+    lk_parallel_cost      cost;
+    (void)state;
+    refused(lk_parallel_estimate(&cost, model, LKT_PARAMS, &w.options, NULL, 0),
+            "there must be a host");
+    refused(lk_parallel_estimate(&cost, model, LKT_PARAMS, &w.options, sizes, 2),
+            "host 1 has no worker");
+}
+
 /* A sum of gradients in fp16 needs a decision, as in lk_train_check(), whose default is a rule. */
 static void fp16_needs_a_loss_scale_or_none(void **state)
 {
@@ -191,6 +203,82 @@ static void blocks_that_do_not_exist_cannot_be_read(void **state)
 {
     (void)state;
     assert_true(hosted_all((hosted){ .hosts = 2, .each = 1 }, reads_no_block, NULL));
+}
+
+/* ---- Objects that consist of several ----------------------------------------------------- */
+
+enum { KINDS = 5 };
+
+/* Opens replicas with outer steps, with fragments, of a ring, and that begin later; or versions. */
+static lk_parallel *open_several(lk_comm **comm, uint32_t kind)
+{
+    static const lk_async versions = LK_ASYNC_INIT;
+    const lk_replicas     replicas = { .struct_size = sizeof replicas,
+                                       .count       = 2,
+                                       .local_steps = 3,
+                                       .fragments   = kind == 1 ? 3 : 0,
+                                       .start       = kind == 3 ? 5 : 0,
+                                       .topology    = kind == 2 ? LK_TOPOLOGY_RING
+                                                                : LK_TOPOLOGY_ALL };
+    lkt_crew              w        = lkt_make_crew(model, "ddp", LEAVES, 1);
+    w.options.unused               = LK_UNUSED_ZERO;
+    w.options.replicas             = kind < 4 ? &replicas : NULL;
+    w.options.async                = kind < 4 ? NULL : &versions;
+    return open_alone(comm, &w);
+}
+
+static void parts_refuse_what_does_not_exist(void **state)
+{
+    static const float values[LKT_ELEMENTS_MAX];
+    static float       before[50 * 30];
+    lk_parallel_turn   turn;
+    lk_comm           *comm;
+    (void)state;
+    for (uint32_t kind = 0; kind < KINDS; kind++) {
+        lk_parallel *p = open_several(&comm, kind);
+        assert_null(lk_parallel_param(p, LKT_PARAMS));
+        refused(LK_EINVAL, "there is no parameter 3; the model has 3");
+        assert_null(lk_parallel_value(p, 1, 9));
+        refused(LK_EINVAL, "there is no value 9 of parameter 1");
+        refused(lk_parallel_load(p, LKT_PARAMS, 0, values), "there is no value 0 of parameter 3");
+        assert_int_equal(lk_parallel_fetch(p, 0, 0, 0, 50 * 30, before), LK_OK);
+        assert_int_equal(lk_parallel_begin(p, 0), LK_OK);
+        for (int turns = 0; turns < 2; turns++) {
+            refused(lk_parallel_load(p, 0, 0, values), "step 0 is under way");
+            refused(lk_parallel_load_state(p, 0, values), "step 0 is under way");
+            assert_int_equal(lk_parallel_set_rate(p, 0.01), LK_OK);
+            assert_true(lk_parallel_next(p, &turn));
+        }
+        assert_memory_equal(lk_parallel_param(p, 0), before, sizeof before);
+        lk_parallel_free(p);
+        lk_comm_free(comm);
+    }
+}
+
+static void wrong_calls_fail_the_step_of_parts(void **state)
+{
+    lk_parallel_turn turn;
+    lk_step_result   result;
+    lk_comm         *comm;
+    (void)state;
+    for (uint32_t i = 0; i < 3 * SCENES * KINDS; i++) {
+        const uint32_t number = i / 3 % SCENES, moment = i % 3;
+        lk_parallel   *p      = open_several(&comm, i / 3 / SCENES);
+        if (moment > 0)
+            assert_true(lk_parallel_begin(p, 0) == LK_OK && lk_parallel_set_rate(p, 1) == LK_OK);
+        if (moment > 1)
+            assert_true(lk_parallel_next(p, &turn));
+        call(p, number, moment > 1);
+        lk_status status = moment > 0 ? LK_OK : lk_parallel_begin(p, 0);
+        if (status == LK_OK && lk_parallel_set_rate(p, 1) == LK_OK)
+            status = lk_parallel_finish(p, 1, &result);
+        refused(status, moment > 1 && number == 7 ? "needs options.lock_step"
+                        : number == 8             ? "there is no parameter 3; the model has 3"
+                        : moment > 1              ? "there is no"
+                                                  : "was called outside of a turn");
+        lk_parallel_free(p);
+        lk_comm_free(comm);
+    }
 }
 
 static void a_loss_scale_outside_of_a_step_fails_the_next(void **state)
@@ -347,10 +435,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(missing_lists_of_options_are_refused),
+        cmocka_unit_test(hosts_without_workers_are_refused),
         cmocka_unit_test(fp16_needs_a_loss_scale_or_none),
         cmocka_unit_test(missing_values_are_refused),
         cmocka_unit_test(calls_outside_of_a_turn_fail_the_step),
         cmocka_unit_test(blocks_that_do_not_exist_cannot_be_read),
+        cmocka_unit_test(parts_refuse_what_does_not_exist),
+        cmocka_unit_test(wrong_calls_fail_the_step_of_parts),
         cmocka_unit_test(a_loss_scale_outside_of_a_step_fails_the_next),
         cmocka_unit_test(unknown_values_are_refused),
         cmocka_unit_test(calls_between_steps_are_refused_in_a_step),

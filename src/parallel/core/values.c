@@ -23,7 +23,9 @@ float *lki_scrap(const lk_parallel *parallel, float **at)
 
 bool lki_has_param(const lk_parallel *parallel, uint32_t param)
 {
-    const uint32_t count = parallel->layout->param_count;
+    const uint32_t count = parallel->replicas != NULL
+                               ? lki_replicas_params(parallel->replicas)
+                               : lki_in_use(parallel)->layout->param_count;
     if (param < count)
         return true;
     (void)lk_fail(LK_EINVAL, "there is no parameter %u; the model has %u", param, count);
@@ -44,30 +46,31 @@ static const void *find_read(const lk_parallel *parallel, uint32_t param)
 
 const float *lk_parallel_param(const lk_parallel *parallel, uint32_t param)
 {
-    parallel = lki_in_use_for(parallel, &param);
     if (!lki_has_param(parallel, param))
         return NULL;
+    parallel    = lki_in_use_for(parallel, &param);
     bool narrow = lki_layout_read_dtype(parallel->layout, param) == LK_BF16;
     return narrow ? NULL : find_read(parallel, param);
 }
 
 const uint16_t *lk_parallel_param_bf16(const lk_parallel *parallel, uint32_t param)
 {
-    parallel = lki_in_use_for(parallel, &param);
     if (!lki_has_param(parallel, param))
         return NULL;
+    parallel    = lki_in_use_for(parallel, &param);
     bool narrow = lki_layout_read_dtype(parallel->layout, param) == LK_BF16;
     return narrow ? find_read(parallel, param) : NULL;
 }
 
 const float *lk_parallel_value(const lk_parallel *parallel, uint32_t param, uint32_t which)
 {
-    parallel                 = lki_in_use_for(parallel, &param);
-    const lki_layout *layout = parallel->layout;
     if (!lki_has_param(parallel, param))
         return NULL;
+    const uint32_t number    = param;
+    parallel                 = lki_in_use_for(parallel, &param);
+    const lki_layout *layout = parallel->layout;
     if (which > lk_optimizer_state_count(&parallel->optimizer)) {
-        (void)lk_fail(LK_EINVAL, "there is no value %u of parameter %u", which, param);
+        (void)lk_fail(LK_EINVAL, "there is no value %u of parameter %u", which, number);
         return NULL;
     }
     if (which == 0)

@@ -215,6 +215,17 @@ lk_status lki_estimate_dealt(lk_parallel_cost *out, const lk_param *params, uint
     return status;
 }
 
+static lk_status check_hosts(const uint32_t *host_sizes, uint32_t hosts)
+{
+    static const char call[] = "lk_parallel_estimate";
+
+    LK_TRY(lki_check_given(call, "host_sizes", host_sizes, hosts));
+    for (uint32_t host = 0; host < hosts; host++)
+        if (host_sizes[host] == 0)
+            return lk_fail(LK_EINVAL, "%s: host %u has no worker", call, host);
+    return hosts > 0 ? LK_OK : lk_fail(LK_EINVAL, "%s: there must be a host", call);
+}
+
 lk_status lki_parallel_estimate_joint(lk_parallel_cost *out, const lk_param *params,
                                       uint32_t param_count, const lk_parallel_options *options,
                                       const uint32_t *host_sizes, uint32_t hosts, uint32_t most)
@@ -223,7 +234,7 @@ lk_status lki_parallel_estimate_joint(lk_parallel_cost *out, const lk_param *par
 
     *out = (lk_parallel_cost){ 0 };
     LK_TRY(lki_parallel_take(&mine, params, param_count, options));
-    LK_TRY(lki_check_given("lk_parallel_estimate", "host_sizes", host_sizes, hosts));
+    LK_TRY(check_hosts(host_sizes, hosts));
     if (mine.async != NULL)
         return lki_estimate_versions(out, params, param_count, &mine, host_sizes, hosts, most);
     return mine.replicas != NULL

@@ -126,8 +126,10 @@ const lki_feature lki_feature_unused = {
 
 bool lk_parallel_is_used(const lk_parallel *parallel, uint32_t param)
 {
+    if (!lki_has_param(parallel, param))
+        return false;
     parallel = lki_in_use_for(parallel, &param);
-    return lki_has_param(parallel, param) && lki_is_used(parallel, param);
+    return lki_is_used(parallel, param);
 }
 
 void lk_parallel_unused_names(const lk_parallel *parallel, char *names, size_t bytes)
@@ -152,14 +154,17 @@ void lk_parallel_unused_names(const lk_parallel *parallel, char *names, size_t b
 
 uint64_t lk_parallel_missed(const lk_parallel *parallel, uint32_t param)
 {
+    if (!lki_has_param(parallel, param))
+        return 0;
     parallel = lki_in_use_for(parallel, &param);
-    return lki_has_param(parallel, param) ? parallel->uses.missed[param] : 0;
+    return parallel->uses.missed[param];
 }
 
 void lk_parallel_load_missed(lk_parallel *parallel, uint32_t param, uint64_t missed)
 {
-    parallel = lki_in_use_for(parallel, &param);
-    if (lki_has_param(parallel, param))
+    const bool there = lki_has_param(parallel, param);
+    parallel         = lki_in_use_for(parallel, &param);
+    if (there)
         parallel->uses.missed[param] = missed;
     else
         lki_step_keep(parallel, LK_EINVAL);

@@ -29,6 +29,11 @@ lk_status lki_fragments_divide(lki_replicas *replicas, const lk_param *params,
     return LK_OK;
 }
 
+uint32_t lki_replicas_params(const lki_replicas *replicas)
+{
+    return replicas->param_count;
+}
+
 lki_fragment *lki_fragment_of(const lki_replicas *replicas, uint32_t param)
 {
     lki_fragment *f = replicas->fragments;

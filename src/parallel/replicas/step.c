@@ -75,6 +75,9 @@ lk_status lki_replicas_begin(lk_parallel *parallel, uint64_t step, uint32_t micr
         LK_TRY(lki_replicas_start(parallel));
     if (replicas->whole != NULL)
         return lk_parallel_begin_micros(replicas->whole, step, micros);
+    const lk_parallel *between = lki_fragment_of_states(replicas); /* in use between steps */
+    if (lki_step_failed(between))
+        return lki_fail_again(&between->now.failure);
     if (replicas->pending < replicas->options.fragments &&
         !replicas->fragments[replicas->pending].outer->now.under_way)
         LK_TRY(lki_outer_resume(parallel));

@@ -27,6 +27,8 @@ lk_status lki_replicas_load(lki_replicas *replicas, uint32_t param, uint32_t whi
 {
     if (replicas->whole != NULL)
         return lk_parallel_load(replicas->whole, param, which, values);
+    if (param >= replicas->param_count)
+        return lk_fail(LK_EINVAL, "there is no value %u of parameter %u", which, param);
     const lki_fragment *f = lki_fragment_of(replicas, param);
     LK_TRY(lk_parallel_load(f->outer, param - f->first, which, values));
     for (uint32_t i = 0; which == 0 && i < replicas->served; i++)
