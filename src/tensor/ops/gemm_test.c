@@ -261,7 +261,9 @@ static void strided_bf16_products_equal_the_scalar_loop(void **state)
     (void)state;
     lk_exec          *execs[LKI_EXECS_MAX];
     size_t            count  = lki_test_execs_for(execs, true);
-    static const size some[] = { { 15, 31, 3 }, { 49, 33, 66 }, { 20, 7, 770 } };
+    static const size some[] = {
+        { 15, 31, 3 }, { 49, 33, 66 }, { 20, 7, 770 }, { 66, 40, 0 }, { 66, 40, 418 },
+    };
     fill_all();
     for (size_t s = 0; s < sizeof some / sizeof some[0]; s++)
         for (unsigned way = 0; way < 32; way++) {
