@@ -28,6 +28,18 @@ class Error(RuntimeError):
 # ---- Loading -----------------------------------------------------------------------------------
 
 
+def _reserve_standard():
+    """Reserve descriptors 0, 1 and 2, if they are closed, as the command does.
+
+    A log that is opened as one of them would get output that is not for it.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open("/dev/null", os.O_PATH), True)
+
+
 def _candidates():
     """Yield the places where the library may be, in the order in which they are tried."""
     if "LOCKSTEP_LIBRARY" in os.environ:
@@ -53,6 +65,7 @@ def _load():
                       + "; ".join(tried))
 
 
+_reserve_standard()
 _lib = _load()
 path = _lib._name
 _lib.lk_layout.restype = c_char_p

@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -104,6 +105,31 @@ class Pipes(unittest.TestCase):
         os.close(self.reader)
         with self.assertRaisesRegex(Error, "nobody reads the log '.*' any more"):
             pipe.write(b"x")
+
+
+class ClosedStreams(unittest.TestCase):
+    PROGRAM = """if True:
+        import os, sys
+        import lockstep
+        with open("log", "w") as log:
+            assert log.fileno() > 2, log.fileno()
+            for fd in map(int, sys.argv[1:]):
+                try:
+                    os.write(fd, b"for the terminal")
+                except OSError:
+                    continue
+                sys.exit("it was written")
+    """
+
+    def test_no_file_takes_their_place(self):
+        for closed, which in (("2>&-", "2"), (">&-", "1"), ("<&- 2>&-", "0 2")):
+            with self.subTest(closed), tempfile.TemporaryDirectory() as folder:
+                ended = subprocess.run(
+                    ["sh", "-c", f'exec "$0" -c "$1" {which} {closed}', sys.executable,
+                     self.PROGRAM], cwd=folder, env=environment(), capture_output=True,
+                    text=True, check=False)
+                self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
+                self.assertEqual(pathlib.Path(folder, "log").read_text(), "")
 
 
 class Logs(unittest.TestCase):

@@ -474,6 +474,8 @@ static void describe_shape(char out[SHAPE_BYTES], lk_shape shape)
 lk_status lk_checkpoint_read(const lk_checkpoint *checkpoint, const char *file, const char *name,
                              lk_shape shape, size_t first, size_t count, float *out)
 {
+    LK_TRY(lki_check_given("lk_checkpoint_read", "file", file, 1));
+    LK_TRY(lki_check_given("lk_checkpoint_read", "name", name, 1));
     const lki_manifest_tensor *tensor = find_tensor(checkpoint, file, name);
     if (tensor == NULL)
         return lk_fail(LK_EFORMAT, "%s: there is no tensor '%s' in %s", checkpoint->path, name,

@@ -363,7 +363,7 @@ const lk_tensor *lk_safetensors_at(const lk_safetensors *file, size_t index)
 
 const lk_tensor *lk_safetensors_find(const lk_safetensors *file, const char *name)
 {
-    for (size_t i = 0; i < file->index.count; i++)
+    for (size_t i = 0; i < file->index.count && name != NULL; i++)
         if (strcmp(file->index.tensors[i].name, name) == 0)
             return &file->index.tensors[i];
     return NULL;

@@ -78,6 +78,7 @@ static void a_file_is_read_back_as_written(void **state)
     }
     assert_null(lk_safetensors_at(file, SAMPLES));
     assert_null(lk_safetensors_find(file, "no such"));
+    assert_null(lk_safetensors_find(file, NULL));
     lk_safetensors_free(file);
 }
 

@@ -62,6 +62,8 @@ __attribute__((noinline)) lk_status lk_module_find(char path[LK_MODULE_PATH], co
     char   each[LK_MODULE_PATH], tried[360] = "";
     size_t used = 0;
 
+    LK_TRY(lki_check_given("lk_module_find", "name", name, 1));
+    LK_TRY(lki_check_given("lk_module_find", "package", package, 1));
     for (int i = 0; folder(each, i); i++) {
         int length = snprintf(path, LK_MODULE_PATH, "%.4000s/lockstep-%.32s.so", each, name);
         if (length < LK_MODULE_PATH && access(path, R_OK) == 0)

@@ -104,6 +104,8 @@ lk_status lki_plan_inputs(const lk_plan *plan, uint32_t min, uint32_t max)
 static lk_status full_name(const lk_plan *plan, const char *suffix, char out[LK_NAME_MAX])
 {
     const char *name  = plan->entry->name;
+    if (suffix == NULL)
+        return lk_plan_fail(plan, "`suffix` is NULL");
     int wrote = snprintf(out, LK_NAME_MAX, "%s%s%s", name, name[0] != '\0' ? "." : "", suffix);
     if (wrote >= LK_NAME_MAX)
         return lk_plan_fail(plan, "the name of %s has %d characters; at most %d fit", suffix, wrote,
@@ -177,6 +179,8 @@ lk_status lk_plan_param(lk_plan *plan, const char *suffix, lk_shape shape, lk_in
 
 lk_status lk_plan_param_shared(lk_plan *plan, const char *name, lk_shape shape)
 {
+    if (name == NULL)
+        return lk_plan_fail(plan, "`full_name` is NULL");
     lk_param *param = find_param(params_of(plan->model, plan->entry->frozen), name);
     if (param == NULL)
         return lk_plan_fail(plan, "it shares %s, which no earlier block has", name);
@@ -391,6 +395,9 @@ lk_status lk_model_add(lk_value *out, lk_model *model, const lk_block_type *type
     size_t          param_count = list->count, state_count = model->state_count;
     size_t          elements    = list->elements, bytes = model->constant_bytes;
 
+    LK_TRY(lki_check_given("lk_model_add", "name", name, 1));
+    LK_TRY(lki_check_given("lk_model_add", "options", options, options_bytes));
+    LK_TRY(lki_check_given("lk_model_add", "inputs", inputs, input_count));
     lk_status st = entry_init(&entry, model, type, name, options, options_bytes);
     if (st == LK_OK)
         st = entry_inputs(&entry, model, inputs, input_count);

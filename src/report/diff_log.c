@@ -21,16 +21,14 @@ bool lki_is_result(const char *column)
                                            "moved", "duplicated",   "hits_per_s", "workers",
                                            "hosts", "message_bytes", "late",
                                            "grad_algorithm" };
-    size_t                   length    = strlen(column);
-    if (strncmp(column, "rank_ms[", 8) == 0)
-        return false;
+    const size_t             length    = strcspn(column, "["); /* without an index */
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
-        size_t tail = strlen(endings[i]);
-        if (length > tail && strcmp(column + length - tail, endings[i]) == 0)
+        const size_t tail = strlen(endings[i]);
+        if (length > tail && strncmp(column + length - tail, endings[i], tail) == 0)
             return false;
     }
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (strcmp(column, names[i]) == 0)
+        if (length == strlen(names[i]) && strncmp(column, names[i], length) == 0)
             return false;
     return true;
 }

@@ -99,6 +99,12 @@ static void what_does_not_count(void **state)
     assert_true(compare_logs(LKT_ONE, "{\"step\": 1, \"loss\": 2, \"lr\": 0.5, \"step_ms\": 9, "
                                       "\"samples_per_s\": 8, \"time\": 5}\n")
                     .equal);
+    assert_true(compare_logs("{\"step\": 1, \"loss\": 2, \"wait_ms\": [1, 2], \"late\": [0]}\n",
+                             "{\"step\": 1, \"loss\": 2, \"wait_ms\": [1, 3], \"late\": [1]}\n")
+                    .equal);
+    assert_false(compare_logs("{\"step\": 1, \"loss\": 2, \"ms\": [1, 2]}\n",
+                              "{\"step\": 1, \"loss\": 2, \"ms\": [1, 3]}\n")
+                     .equal);
 }
 
 static void other_logs(void **state)

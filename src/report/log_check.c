@@ -498,6 +498,7 @@ static void find_gaps(comparison *c)
 lk_status lk_log_check_compare(const lk_log_check *check, const char *replay, uint64_t from,
                                lk_log_difference_hook hook, void *context, lk_log_compared *out)
 {
+    LK_TRY(lki_check_given("lk_log_check_compare", "replay", replay, 1));
     comparison c = { .from = from, .to = check->step, .log = check, .noise_from = UINT64_MAX,
                      .report = hook, .context = context, .compared = out };
     *out         = (lk_log_compared){ .differences = 0 };

@@ -157,6 +157,8 @@ static bool find_beside(const lk_statement *s, const char *path, char *out, size
 lk_status lk_statement_file(const lk_statement *s, const char *run, const char *path, char *out,
                             size_t bytes)
 {
+    LK_TRY(lki_check_given("lk_statement_file", "run", run, 1));
+    LK_TRY(lki_check_given("lk_statement_file", "path", path, 1));
     lk_status status = lki_file_of_run(out, bytes, lk_statement_run(s), run,
                                        lki_text_at(s->root, "directory"), path);
     lk_error  why    = *lk_error_last();
@@ -218,6 +220,7 @@ static lk_status hash_checkpoint(const lk_statement *s, size_t index, const char
 
 lk_status lk_statement_check(const lk_statement *s, size_t index, const char *run)
 {
+    LK_TRY(lki_check_given("lk_statement_check", "run", run, 1));
     const lk_statement_checkpoint *stated = &s->checkpoints[index];
     char                           manifest[65], weights[65] = "";
     LK_TRY(hash_checkpoint(s, index, run, weights, manifest));
@@ -256,6 +259,7 @@ lk_status lk_statement_compare_log(const lk_statement *s, uint64_t from, uint64_
                                    const char *path, lk_statement_step *step)
 {
     lki_run_log *log;
+    LK_TRY(lki_check_given("lk_statement_compare_log", "log", path, 1));
     LK_TRY(lki_run_log_open(&log, path));
     const lki_column *loss   = lki_run_log_column(log, "loss");
     const json_t     *losses = json_object_get(s->root, "losses");

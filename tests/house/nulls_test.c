@@ -1,7 +1,8 @@
 /* nulls_test.c -- a missing path, name or list is an error, and no crash; see lockstep/base.h.
  *
  * Method: a table of calls, with NULL for each such argument of public functions that need no
- *         communicator and no model.  (Those have tests in their rooms.)
+ *         communicator.  (Those have tests in their rooms.)  Such an argument is refused before an
+ *         object is used, so objects may be missing here, too.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,9 +21,13 @@
 #include "lockstep/flight.h"
 #include "lockstep/launch.h"
 #include "lockstep/models.h"
+#include "lockstep/nn.h"
 #include "lockstep/report.h"
+#include "lockstep/tensor.h"
 #include "lockstep/tokenizer.h"
 #include "lockstep/train.h"
+
+static const lk_shape one = { 1, { 1 } };
 
 /* Expects that a call was refused, and that the message names the argument. */
 static void check(const char *call, const char *argument, lk_status status)
@@ -54,6 +59,9 @@ static void checkpoints(void **state)
     assert_null(file);
     REFUSED("path", lk_safetensors_write(NULL, NULL, 0));
     REFUSED("tensors", lk_safetensors_write("x", NULL, 1));
+    float value;
+    REFUSED("file", lk_checkpoint_read(NULL, NULL, "x", one, 0, 1, &value));
+    REFUSED("name", lk_checkpoint_read(NULL, "x", NULL, one, 0, 1, &value));
 }
 
 static void models_and_compressors(void **state)
@@ -77,11 +85,13 @@ static void models_and_compressors(void **state)
 
 static void reports(void **state)
 {
-    lk_flight    *flight;
-    lk_log_check *log;
-    lk_statement *statement;
-    char          path[16];
-    bool          equal;
+    lk_flight        *flight;
+    lk_log_check     *log;
+    lk_statement     *statement;
+    lk_log_compared   compared;
+    lk_statement_step step;
+    char              path[16];
+    bool              equal;
     (void)state;
     REFUSED("directory", lk_flight_open(&flight, NULL));
     assert_null(flight);
@@ -99,6 +109,11 @@ static void reports(void **state)
     REFUSED("file", lk_statement_open(&statement, NULL));
     assert_null(statement);
     REFUSED("path", lk_trace_merge(NULL, 0, 1, 0));
+    REFUSED("replay", lk_log_check_compare(NULL, NULL, 0, NULL, NULL, &compared));
+    REFUSED("run", lk_statement_check(NULL, 0, NULL));
+    REFUSED("run", lk_statement_file(NULL, NULL, "x", path, sizeof path));
+    REFUSED("path", lk_statement_file(NULL, "x", NULL, path, sizeof path));
+    REFUSED("log", lk_statement_compare_log(NULL, 0, 1, NULL, &step));
 }
 
 static void others(void **state)
@@ -106,6 +121,7 @@ static void others(void **state)
     lk_tokenizer *tokenizer;
     unsigned char key[LK_JOB_KEY_BYTES];
     double        latency, bandwidth;
+    char          module[LK_MODULE_PATH];
     (void)state;
     REFUSED("path", lk_comm_read_tuning(NULL, &latency, &bandwidth));
     REFUSED("path", lk_job_key_new(NULL));
@@ -114,6 +130,43 @@ static void others(void **state)
     assert_null(tokenizer);
     REFUSED("json", lk_tokenizer_parse(&tokenizer, NULL, 1, "x"));
     REFUSED("name", lk_tokenizer_parse(&tokenizer, "{}", 2, NULL));
+    REFUSED("path", lk_exec_use_onednn(NULL, NULL));
+    REFUSED("name", lk_module_find(module, NULL, "x"));
+    REFUSED("package", lk_module_find(module, "x", NULL));
+}
+
+static lk_status plan_param(lk_plan *plan)
+{
+    return lk_plan_param(plan, NULL, one, LK_INIT_ZERO, 0, false);
+}
+
+static lk_status plan_shared(lk_plan *plan)
+{
+    return lk_plan_param_shared(plan, NULL, one);
+}
+
+static lk_status plan_state(lk_plan *plan)
+{
+    return lk_plan_state(plan, NULL, 1, 0, 0);
+}
+
+/* Plan functions get the message with the type and name of their block. */
+static void blocks(void **state)
+{
+    lk_block_type type = { .name = "x", .plan = plan_param };
+    lk_model     *model;
+    lk_value      out, input = 0;
+    (void)state;
+    assert_int_equal(lk_model_new(&model, "x", one, false), LK_OK);
+    REFUSED("name", lk_model_add(&out, model, &type, NULL, NULL, 0, &input, 1));
+    REFUSED("options", lk_model_add(&out, model, &type, "x", NULL, 4, &input, 1));
+    REFUSED("inputs", lk_model_add(&out, model, &type, "x", NULL, 0, NULL, 1));
+    REFUSED("suffix", lk_model_add(&out, model, &type, "x", NULL, 0, &input, 1));
+    type.plan = plan_state;
+    REFUSED("suffix", lk_model_add(&out, model, &type, "x", NULL, 0, &input, 1));
+    type.plan = plan_shared;
+    REFUSED("full_name", lk_model_add(&out, model, &type, "x", NULL, 0, &input, 1));
+    lk_model_free(model);
 }
 
 /* Without options each number has its default, or is missing. */
@@ -137,7 +190,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(checkpoints), cmocka_unit_test(models_and_compressors),
-        cmocka_unit_test(reports), cmocka_unit_test(others), cmocka_unit_test(options),
+        cmocka_unit_test(reports), cmocka_unit_test(others), cmocka_unit_test(blocks),
+        cmocka_unit_test(options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

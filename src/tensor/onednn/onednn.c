@@ -14,6 +14,7 @@
 
 lk_status lk_exec_use_onednn(lk_exec *exec, const char *path)
 {
+    LK_TRY(lki_check_given("lk_exec_use_onednn", "path", path, 1));
     lki_other *other  = lki_exec_other(exec);
     void      *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 

@@ -261,7 +261,9 @@ static void strided_bf16_products_equal_the_scalar_loop(void **state)
     (void)state;
     lk_exec          *execs[LKI_EXECS_MAX];
     size_t            count  = lki_test_execs_for(execs, true);
-    static const size some[] = { { 15, 31, 3 }, { 49, 33, 66 }, { 20, 7, 770 } };
+    static const size some[] = {
+        { 15, 31, 3 }, { 49, 33, 66 }, { 20, 7, 770 }, { 66, 40, 0 }, { 66, 40, 418 },
+    };
     fill_all();
     for (size_t s = 0; s < sizeof some / sizeof some[0]; s++)
         for (unsigned way = 0; way < 32; way++) {
@@ -341,7 +343,8 @@ static void bf16_products_flush_subnormal_values(void **state)
     lki_test_execs_free(execs, count);
 }
 
-/* A chunk that is not full ends with products of +0, so its sum is never -0. */
+/* The chains of a chunk that is not full end with products of +0, so they are never -0.  But their
+ * sum is -0 if it is a negative subnormal value. */
 static void missing_values_are_products_of_zeros(void **state)
 {
     (void)state;
@@ -362,6 +365,25 @@ static void missing_values_are_products_of_zeros(void **state)
                                .a          = a16,
                                .b          = b16 });
         assert_int_equal(signbit(want[0]) != 0, k == 32 || k == 64);
+    }
+    static const uint16_t chains[] = { 0x0080, 0x8081 }; /* 2^-126, and -2^-126 (1 + 2^-7) */
+    for (size_t k = 2; k <= 64; k += 2) {
+        memset(a16, 0, k * sizeof *a16);
+        memset(b16, 0, k * sizeof *b16);
+        for (size_t i = 0; i < 2; i++) {
+            a16[k - 2 + i] = chains[i];
+            b16[k - 2 + i] = 0x3f80;
+        }
+        start[0] = -0.0f;
+        check(execs, count,
+              (lki_gemm_args){ .accumulate = true,
+                               .operands   = LK_BF16,
+                               .m          = 1,
+                               .n          = 1,
+                               .k          = k,
+                               .a          = a16,
+                               .b          = b16 });
+        assert_int_equal(signbit(want[0]) != 0, k <= LKI_CHUNK);
     }
     lki_test_execs_free(execs, count);
 }
