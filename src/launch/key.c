@@ -67,7 +67,8 @@ lk_status lk_job_key_new(const char *path)
     int error = write_private(draft, text, DIGITS + 1);
     explicit_bzero(text, sizeof text);
     if (error != 0)
-        return lk_fail(LK_EIO, "cannot make %s as %s: %s", path, draft, strerror(error));
+        return lk_fail(LK_EIO, "cannot make %s: cannot write %s: %s", path, draft,
+                       strerror(error));
     error = name_file(draft, path);
     (void)unlink(draft);
     return error == 0 ? LK_OK : lk_fail(LK_EIO, "cannot make %s: %s", path, strerror(error));
