@@ -23,6 +23,16 @@
 
 #define LKI_SIMD static inline __attribute__((always_inline))
 
+/* Unrolls the loop that follows, which has at most `most` rounds: a constant number after inlining.
+ * If clang is given another number than that of the rounds, it unrolls so late that arrays stay in
+ * memory, and kernels take four to five times as long. */
+#define LKI_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define LKI_UNROLL(most) LKI_PRAGMA(clang loop unroll(full))
+#else
+#define LKI_UNROLL(most) LKI_PRAGMA(GCC unroll most)
+#endif
+
 #if defined(LKI_SIMD_SCALAR) /* one lane, on request */
 #include "tensor/isa/simd_scalar.h"
 #elif defined(__AVX512F__) && defined(__AVX512DQ__)
