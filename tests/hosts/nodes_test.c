@@ -316,7 +316,7 @@ static void the_draft_of_another_is_kept(void **state)
                     "test ! -e fresh && cat fresh.*.new");
     assert_int_equal(r.status, 0);
     assert_string_equal(r.out, "1\nmine\n");
-    assert_says(r.err, "cannot make fresh as fresh.");
+    assert_says(r.err, "cannot make fresh: cannot write fresh.");
 }
 
 static void a_key_from_a_descriptor_is_not_passed_on(void **state)
