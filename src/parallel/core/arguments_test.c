@@ -411,24 +411,24 @@ static void calls_between_steps_are_refused_in_a_step(void **state)
                       later    = { .struct_size = sizeof later, .local_steps = 1, .start = 1 },
                       sent     = { .struct_size = sizeof sent, .local_steps = 2, .delay = 1 };
     const lk_async async       = { .struct_size = sizeof async };
-    lkt_crew       w           = lkt_make_crew(model, "ddp", LEAVES, 1);
+    const struct {
+        const lk_exchange *exchange;
+        const lk_replicas *replicas;
+        const lk_async    *async;
+    } kinds[] = { { .exchange = &exchange }, { .replicas = &replicas }, { .replicas = &later },
+                  { .async = &async },       { .replicas = &sent } };
+    lkt_crew w = lkt_make_crew(model, "ddp", LEAVES, 1);
     (void)state;
     refuses_in_steps(&w);
-    w.options.unused   = LK_UNUSED_ZERO;
-    w.options.exchange = &exchange;
-    refuses_in_steps(&w);
-    w.options.exchange = NULL;
-    w.options.replicas = &replicas;
-    refuses_in_steps(&w);
-    w.options.replicas = &later;
-    refuses_in_steps(&w);
-    w.options.replicas = NULL;
-    w.options.async    = &async;
-    refuses_in_steps(&w);
-    w.options.async       = NULL;
-    w.options.replicas    = &sent;
-    w.options.state_count = 0;
-    refuses_in_steps(&w);
+    w.options.unused = LK_UNUSED_ZERO;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        w.options.exchange = kinds[i].exchange;
+        w.options.replicas = kinds[i].replicas;
+        w.options.async    = kinds[i].async;
+        if (kinds[i].replicas == &sent)
+            w.options.state_count = 0;
+        refuses_in_steps(&w);
+    }
 }
 
 int main(void)

@@ -51,7 +51,8 @@ typedef struct {
  * and panels `b_panel` words.
  *
  * Order: micro-tiles are computed along rows of c or, with `by_columns`, down its columns.  With
- * `by_columns` a panel of b is prefetched while the previous panel is in use.
+ * `by_columns` a panel of b is prefetched while the previous panel is in use.  In bf16 the order is
+ * the kernels' choice.
  *
  * End: after the chains of a micro-tile, `bias` (n) and then `residual` (m, n; rows ldc apart) are
  * added to it in registers.  With `finish` it is then finished while it is in the first-level

@@ -25,7 +25,7 @@
 
 /* Unrolls the loop that follows, which has at most `most` rounds: a constant number after inlining.
  * If clang is given another number than that of the rounds, it unrolls so late that arrays stay in
- * memory, and kernels take four to five times as long. */
+ * memory, and kernels take three to five times as long. */
 #define LKI_PRAGMA(text) _Pragma(#text)
 #if defined(__clang__)
 #define LKI_UNROLL(most) LKI_PRAGMA(clang loop unroll(full))

@@ -343,6 +343,22 @@ static void bf16_products_flush_subnormal_values(void **state)
     lki_test_execs_free(execs, count);
 }
 
+/* Adds the product of k values of a16 and b16 to -0, on all instruction sets.  Returns true if the
+ * result is -0. */
+static bool keeps_minus_zero(lk_exec **execs, size_t count, size_t k)
+{
+    start[0] = -0.0f;
+    check(execs, count,
+          (lki_gemm_args){ .accumulate = true,
+                           .operands   = LK_BF16,
+                           .m          = 1,
+                           .n          = 1,
+                           .k          = k,
+                           .a          = a16,
+                           .b          = b16 });
+    return signbit(want[0]) != 0;
+}
+
 /* The chains of a chunk that is not full end with products of +0, so they are never -0.  But their
  * sum is -0 if it is a negative subnormal value. */
 static void missing_values_are_products_of_zeros(void **state)
@@ -355,16 +371,7 @@ static void missing_values_are_products_of_zeros(void **state)
             a16[i] = 0x1780;
             b16[i] = 0x9780;
         }
-        start[0] = -0.0f;
-        check(execs, count,
-              (lki_gemm_args){ .accumulate = true,
-                               .operands   = LK_BF16,
-                               .m          = 1,
-                               .n          = 1,
-                               .k          = k,
-                               .a          = a16,
-                               .b          = b16 });
-        assert_int_equal(signbit(want[0]) != 0, k == 32 || k == 64);
+        assert_int_equal(keeps_minus_zero(execs, count, k), k == 32 || k == 64);
     }
     static const uint16_t chains[] = { 0x0080, 0x8081 }; /* 2^-126, and -2^-126 (1 + 2^-7) */
     for (size_t k = 2; k <= 64; k += 2) {
@@ -374,16 +381,7 @@ static void missing_values_are_products_of_zeros(void **state)
             a16[k - 2 + i] = chains[i];
             b16[k - 2 + i] = 0x3f80;
         }
-        start[0] = -0.0f;
-        check(execs, count,
-              (lki_gemm_args){ .accumulate = true,
-                               .operands   = LK_BF16,
-                               .m          = 1,
-                               .n          = 1,
-                               .k          = k,
-                               .a          = a16,
-                               .b          = b16 });
-        assert_int_equal(signbit(want[0]) != 0, k <= LKI_CHUNK);
+        assert_int_equal(keeps_minus_zero(execs, count, k), k <= LKI_CHUNK);
     }
     lki_test_execs_free(execs, count);
 }
