@@ -408,7 +408,8 @@ class Schedulers(unittest.TestCase):
     def test_values(self):
         from lockstep.torch import plain
         value = {"a": [1, -0.5, None, True, "x"], "b": float("inf"), "c": {3: {"d": -1}},
-                 "e": collections.Counter({4: 2})}
+                 "e": collections.Counter({4: 2}), "f": {"__tuple__": [1]},
+                 "g": [{"__float__": "x"}, {"__items__": {"__counter__": 3}}]}
         text = json.dumps(plain.to_json(value, "v"), allow_nan=False)
         again = plain.from_json(json.loads(text))
         self.assertEqual(again, value)

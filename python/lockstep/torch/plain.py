@@ -2,15 +2,16 @@
 
 JSON has no infinities, no tuples and only strings as keys.  Schedulers of torch have such values:
 ReduceLROnPlateau begins with an infinite `best`, and MultiStepLR has a Counter of steps.  They
-become an object with one key, which JSON from elsewhere does not have.  Tuples become lists where a
-configuration is described, and are kept in values that a program gets back.
+become an object with one key, and so does a dict that looks like such an object.  Tuples become
+lists where a configuration is described, and are kept in values that a program gets back.
 """
 
 import collections
 import math
 
 _INT_MAX = 2 ** 63 - 1
-_FLOAT, _ITEMS, _COUNTER, _TUPLE = "__float__", "__items__", "__counter__", "__tuple__"
+_FLOAT, _ITEMS, _COUNTER, _TUPLE = _KINDS = (
+    "__float__", "__items__", "__counter__", "__tuple__")
 
 
 def to_json(value, name, tuples=False):
@@ -35,7 +36,9 @@ def to_json(value, name, tuples=False):
 
 
 def _object(value, name, tuples):
-    if type(value) is not collections.Counter and all(isinstance(k, str) for k in value):
+    is_plain = all(isinstance(k, str) for k in value) and not (len(value) == 1 and
+                                                               next(iter(value)) in _KINDS)
+    if is_plain and not isinstance(value, collections.Counter):
         return {k: to_json(v, f"{name}.{k}", tuples) for k, v in value.items()}
     kind = _COUNTER if isinstance(value, collections.Counter) else _ITEMS
     return {kind: [[to_json(part, f"{name}.{pair[0]}.{i}", tuples) for i, part in enumerate(pair)]
