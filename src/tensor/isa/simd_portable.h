@@ -209,7 +209,7 @@ LKI_SIMD d16 d16_flush(d16 x, double least)
 /* Returns sum + a b of floats, rounded once.  A double holds the exact product, and has more than
  * twice the digits of a float. 2^-126 - 2^-151 is the smallest value that rounds to a normal
  * number. */
-LKI_SIMD v16 v16_fma_flushed(v16 a, v16 b, v16 sum)
+LKI_SIMD_LONG v16 v16_fma_flushed(v16 a, v16 b, v16 sum)
 {
     d16 x = d16_flush(d16_from(a), 0x1p-126), y = d16_flush(d16_from(b), 0x1p-126);
     d16 z = x * y + d16_flush(d16_from(sum), 0x1p-126);
