@@ -61,11 +61,6 @@ LKI_SIMD v16 v16_abs(v16 x)
     return v16_from_bits(v16i_and(v16_bits(x), v16i_set1(0x7fffffff)));
 }
 
-#if !defined(LKI_SIMD_BROADCASTS)
-/* Returns the value at `p` in all lanes. */
-LKI_SIMD v16 v16_broadcast(const float *p) { return v16_set1(*p); }
-#endif
-
 LKI_SIMD v16 v16_neg(v16 x)
 {
     return v16_from_bits(v16i_xor(v16_bits(x), v16i_set1(INT32_MIN)));

@@ -28,19 +28,6 @@ LKI_SIMD v16 v16_set1(float x)
 {
     return (v16){ _mm256_set1_ps(x), _mm256_set1_ps(x) };
 }
-
-#if defined(__clang__)
-#define LKI_SIMD_BROADCASTS
-/* The empty asm keeps clang from doing the next operation on the single value, before it is
- * broadcast: that takes more instructions than loading it into all lanes. */
-LKI_SIMD v16 v16_broadcast(const float *p)
-{
-    __m256 x = _mm256_broadcast_ss(p);
-    __asm__("" : "+x"(x));
-    return (v16){ x, x };
-}
-#endif
-
 LKI_SIMD v16 v16_zero(void)
 {
     return (v16){ _mm256_setzero_ps(), _mm256_setzero_ps() };
