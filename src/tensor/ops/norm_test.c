@@ -62,28 +62,47 @@ static void outputs_same(const lk_exec *exec, shape s, size_t statistics, const 
     nn_same(exec, "dbeta", s.c, got->dbeta, want->dbeta);
 }
 
+static void one_layernorm(const nn_machines *m, shape s, bool add, const inputs *in)
+{
+    outputs want = outputs_new(s, s.rows);
+    lki_reference_layernorm(s.rows, s.c, in->x, in->gamma, in->beta, want.y, want.mean, want.rstd);
+    lki_reference_layernorm_backward(s.rows, s.c, in->x, in->gamma, want.mean, want.rstd, in->dy,
+                                     want.dx, add, want.dgamma, want.dbeta);
+    for (size_t k = 0; k < m->count; k++) {
+        outputs got = outputs_new(s, s.rows);
+        lki_layernorm(m->exec[k], LK_F32, s.rows, s.c, in->x, in->gamma, in->beta, got.y, got.mean,
+                      got.rstd);
+        lki_layernorm_backward(m->exec[k], LK_F32, s.rows, s.c, in->x, in->gamma, got.mean,
+                               got.rstd, in->dy, got.dx, add, got.dgamma, got.dbeta);
+        outputs_same(m->exec[k], s, s.rows, &got, &want);
+        outputs_free(&got);
+    }
+    outputs_free(&want);
+}
+
 static void layernorm_bits(void **state)
 {
     nn_machines m = nn_machines_open();
     (void)state;
     for (size_t i = 0; i < 2 * SHAPES; i++) {
-        shape   s    = shapes[i / 2];
-        bool    add  = i % 2 != 0;
-        inputs  in   = inputs_new(s);
-        outputs want = outputs_new(s, s.rows);
-        lki_reference_layernorm(s.rows, s.c, in.x, in.gamma, in.beta, want.y, want.mean, want.rstd);
-        lki_reference_layernorm_backward(s.rows, s.c, in.x, in.gamma, want.mean, want.rstd, in.dy,
-                                         want.dx, add, want.dgamma, want.dbeta);
-        for (size_t k = 0; k < m.count; k++) {
-            outputs got = outputs_new(s, s.rows);
-            lki_layernorm(m.exec[k], LK_F32, s.rows, s.c, in.x, in.gamma, in.beta, got.y, got.mean,
-                          got.rstd);
-            lki_layernorm_backward(m.exec[k], LK_F32, s.rows, s.c, in.x, in.gamma, got.mean,
-                                   got.rstd, in.dy, got.dx, add, got.dgamma, got.dbeta);
-            outputs_same(m.exec[k], s, s.rows, &got, &want);
-            outputs_free(&got);
-        }
-        outputs_free(&want);
+        inputs in = inputs_new(shapes[i / 2]);
+        one_layernorm(&m, shapes[i / 2], i % 2 != 0, &in);
+        inputs_free(&in);
+    }
+    nn_machines_free(&m);
+}
+
+/* The values of a row are equal, and their mean times rstd is infinite.  Gradients are finite. */
+static void layernorm_bits_of_large_values(void **state)
+{
+    nn_machines m = nn_machines_open();
+    (void)state;
+    for (size_t i = 0; i < SHAPES; i++) {
+        shape  s  = shapes[i];
+        inputs in = inputs_new(s);
+        for (size_t j = 0; j < s.rows * s.c; j++)
+            in.x[j] = 0x1p120f;
+        one_layernorm(&m, s, false, &in);
         inputs_free(&in);
     }
     nn_machines_free(&m);
@@ -388,6 +407,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layernorm_bits),
+        cmocka_unit_test(layernorm_bits_of_large_values),
         cmocka_unit_test(layernorm_bits_in_bf16),
         cmocka_unit_test(batchnorm_bits),
         cmocka_unit_test(batchnorm_ends_bits),
