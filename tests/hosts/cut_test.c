@@ -95,22 +95,32 @@ static char self[SELF_BYTES];
 
 #define WORKERS "-n 2 --timeout 20 --nnodes 2 --rendezvous tcp://10.77.0.1:29400 --job-key key"
 
+/* Removes the number of the process of the previous test, which has ended. */
+static void forget_process(const nodes *j)
+{
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s/pid1", j->folder);
+    (void)unlink(path);
+    assert_int_not_equal(access(path, F_OK), 0);
+}
+
 /* Starts both hosts.  `before` is a line of shell that each of them runs before its launcher. */
 static void start(nodes *j, const char *before)
 {
     static char line[9000];
 
-    (void)unlink("pid1"); /* of the previous test, whose process has ended */
+    forget_process(j);
     (void)snprintf(line, sizeof line,
                    "exec unshare -n -u sh -c 'hostname far; ip link set lo up; echo $$ >pid1\n"
-                   "until ip addr add 10.77.0.2/24 dev v1 2>/dev/null; do sleep 0.05; done\n"
+                   "until ip addr add 10.77.0.2/24 dev v1 2>/dev/null; do sleep 0.05\n"
+                   "test -e pid1 || exit 96; done\n"
                    "ip link set v1 up; %s; exec '$L' run --node-rank 1 %s %.4000s worker'",
                    before, WORKERS, self);
     (void)node_start(j, line);
     (void)snprintf(line, sizeof line,
                    "exec unshare -n -u sh -c 'hostname near; ip link set lo up\n"
                    "until test -s pid1; do sleep 0.05; done\n"
-                   "ip link add v0 type veth peer name v1 netns $(cat pid1)\n"
+                   "ip link add v0 type veth peer name v1 netns $(cat pid1) || rm pid1\n"
                    "ip addr add 10.77.0.1/24 dev v0; ip link set v0 up\n"
                    "%s; exec '$L' run --node-rank 0 %s %.4000s worker'", before, WORKERS, self);
     (void)node_start(j, line);
