@@ -95,21 +95,12 @@ static char self[SELF_BYTES];
 
 #define WORKERS "-n 2 --timeout 20 --nnodes 2 --rendezvous tcp://10.77.0.1:29400 --job-key key"
 
-/* Removes the number of the process of the previous test, which has ended. */
-static void forget_process(const nodes *j)
-{
-    char path[4096];
-    (void)snprintf(path, sizeof path, "%s/pid1", j->folder);
-    (void)unlink(path);
-    assert_int_not_equal(access(path, F_OK), 0);
-}
-
 /* Starts both hosts.  `before` is a line of shell that each of them runs before its launcher. */
 static void start(nodes *j, const char *before)
 {
     static char line[9000];
 
-    forget_process(j);
+    forget_stream(j, "pid", 1); /* that of the previous test, whose process has ended */
     (void)snprintf(line, sizeof line,
                    "exec unshare -n -u sh -c 'hostname far; ip link set lo up; echo $$ >pid1\n"
                    "until ip addr add 10.77.0.2/24 dev v1 2>/dev/null; do sleep 0.05\n"
