@@ -40,6 +40,8 @@ LKI_SIMD v16 v16_load(const float *p)
 
 LKI_SIMD v16 v16_load_n(const float *p, size_t n)
 {
+    if (n == 16)
+        return v16_load(p);
     if (n >= 8)
         return (v16){ _mm256_loadu_ps(p), _mm256_maskload_ps(p + 8, v8_first(n - 8)) };
     return (v16){ _mm256_maskload_ps(p, v8_first(n)), _mm256_setzero_ps() };
@@ -51,9 +53,12 @@ LKI_SIMD void v16_store(float *p, v16 x)
     _mm256_storeu_ps(p + 8, x.high);
 }
 
+/* A store with a mask takes many cycles on AMD's processors, even if all its lanes are set. */
 LKI_SIMD void v16_store_n(float *p, size_t n, v16 x)
 {
-    if (n >= 8) {
+    if (n == 16) {
+        v16_store(p, x);
+    } else if (n >= 8) {
         _mm256_storeu_ps(p, x.low);
         _mm256_maskstore_ps(p + 8, v8_first(n - 8), x.high);
     } else {
