@@ -21,6 +21,9 @@ float *lki_exec_shared(lk_exec *exec);
 /* Returns the buffer of one thread, for the current operator and operators that it calls. */
 float *lki_exec_private(lk_exec *exec, uint32_t thread);
 
+/* Returns the size of a core's second-level cache, or 1 MiB if it is not known. */
+size_t lki_exec_near_bytes(const lk_exec *exec);
+
 /* Binds each thread to one of the caller's cores, as lki_pool_pin() does, and gives it a buffer in
  * nearby memory.  If this is impossible, threads are not bound. */
 LK_NODISCARD lk_status lki_exec_pin(lk_exec *exec);

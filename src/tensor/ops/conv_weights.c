@@ -33,7 +33,8 @@ enum {
     COLUMNS_WIDE  = 64,  /* columns of a task, for panels of few input channels */
     WIDE_ROWS     = 6,   /* maximum input channels of such a panel: 6 x 4 vectors of sums */
     FEW_ROWS      = 8,   /* minimum rows of a panel that is divided to get more tasks */
-    BATCH_BYTES   = 1 << 21, /* bytes of x and dy that stay in cache for all tasks */
+    ROUND_BYTES   = 1 << 21, /* maximum bytes of x and dy in a round */
+    READ_OFTEN    = 3,   /* tasks of a thread from which on a round should stay in its cache */
 };
 
 /* A wave (a range of output channels) of dw (cout, cin, kh, kw), and its values in the order of the
@@ -388,20 +389,29 @@ static void plan_tasks(gradient *g, size_t width)
     g->taps     = s->kh > NEAR_KERNEL || g->panels * g->groups < threads ? 1 : s->kh;
 }
 
+/* Returns the number of samples of a round.  If a thread has several tasks, all of which read x and
+ * dy, a round stays in its second-level cache, unless it would then be smaller than dw. */
+static size_t samples_of_round(const gradient *g, size_t tasks)
+{
+    const lki_conv_shape *s = g->shape;
+    size_t values = s->h * s->w * s->cin + s->oh * s->ow * s->cout, bytes = ROUND_BYTES;
+    if (tasks >= READ_OFTEN * lk_exec_threads(g->exec))
+        bytes = lki_min(bytes, lki_max(g->to.slot * sizeof(float), lki_exec_near_bytes(g->exec)));
+    return lki_max(1, bytes / sizeof(float) / values);
+}
+
 /* Computes a wave of dw, by rounds of samples. */
 static void wave_run(gradient *g)
 {
     const lki_conv_shape *s = g->shape;
-    size_t values = s->h * s->w * s->cin + s->oh * s->ow * s->cout;
-    size_t batch  = lki_max(1, BATCH_BYTES / sizeof(float) / values);
-
-    g->groups  = blocks_of(g->to.columns, g->columns);
-    g->to.slot = s->kh * s->kw * s->cin * g->to.columns;
+    g->groups    = blocks_of(g->to.columns, g->columns);
+    g->to.slot   = s->kh * s->kw * s->cin * g->to.columns;
+    size_t tasks = g->panels * g->groups * (s->kh / g->taps), round = samples_of_round(g, tasks);
     if (g->to.add)
         order(g->exec, &g->to, reorder_task);
     for (g->first = 0; g->first < s->n; g->first = g->last) {
-        g->last = lki_min(s->n, g->first + batch);
-        lki_exec_run(g->exec, g->panels * g->groups * (s->kh / g->taps), gradient_task, g);
+        g->last = lki_min(s->n, g->first + round);
+        lki_exec_run(g->exec, tasks, gradient_task, g);
     }
     order(g->exec, &g->to, restore_task);
 }

@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/memory.h"
@@ -19,11 +20,21 @@ struct lk_exec {
     lki_bf16_kernels bf16; /* in `kernels` */
     lki_pool        *pool;
     uint32_t         threads;
+    size_t           near_bytes; /* of a core's second-level cache */
     float           *shared;
     float           *private_; /* LKI_EXEC_PRIVATE floats for each thread */
     lki_track       *track;    /* the track of the calling thread; NULL: no trace */
     lki_other        other;
 };
+
+static size_t find_near_bytes(void)
+{
+    long bytes = 0;
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+    bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    return bytes > 0 ? (size_t)bytes : 1 << 20;
+}
 
 /* Allocates one buffer for each thread.  Each thread is the first to touch its buffer. */
 static lk_status allocate_private(lk_exec *exec)
@@ -54,6 +65,7 @@ lk_status lk_exec_open(lk_exec **out, uint32_t threads, const char *isa)
     exec->bf16         = chosen.bf16;
     exec->kernels.bf16 = &exec->bf16;
     exec->threads      = threads == 0 ? 1 : threads;
+    exec->near_bytes   = find_near_bytes();
     lk_status status   = lki_pool_open(&exec->pool, exec->threads);
     if (status == LK_OK)
         status = allocate_shared(exec);
@@ -99,6 +111,11 @@ const char *lk_exec_isa(const lk_exec *exec)
 uint32_t lk_exec_threads(const lk_exec *exec)
 {
     return exec->threads;
+}
+
+size_t lki_exec_near_bytes(const lk_exec *exec)
+{
+    return exec->near_bytes;
 }
 
 lki_other *lki_exec_other(lk_exec *exec)
