@@ -4,6 +4,10 @@
  * keys and values are appended to the cache.  y has the bits of the same rows of a call of
  * lki_attention() with all rows from position 0 on.  There is no dropout.  `scratch` is that of
  * lki_attention().
+ *
+ * In bf16 there is an exception, because chunks of 32 positions are summed: a call with all rows
+ * adds +0 times the later values of a chunk, which the cache does not have yet.  There y is NaN if
+ * such a value is infinite or NaN, and a zero whose sum has underflowed may have another sign.
  */
 #ifndef LKI_TENSOR_ATTENTION_CACHE_H
 #define LKI_TENSOR_ATTENTION_CACHE_H

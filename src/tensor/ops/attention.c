@@ -6,7 +6,8 @@
  * there is no (t, t) tensor.  The softmax is online (isa/softmax.inc).  Blocks that are completely
  * in the future are skipped.  In other blocks a strip of STRIP queries skips the keys that follow
  * its last query, and a strip of STRIP keys skips the queries that precede its first key.  The few
- * masked scores that remain within a strip have probability exactly 0.
+ * masked scores that remain within a strip are computed, but no chain has their products: 0 times
+ * an infinite value is NaN, and +0 changes a sum of -0.
  *
  *      forward    S = Q K'        O = rescaled O + P V          y = O / sum, lse = max + log sum
  *      backward   P = exp(S - lse)         dP = dY V'           dS = P (dP - delta) scale
@@ -127,37 +128,61 @@ static void block_scores(const attention *a, const head *h, const block *b, cons
 }
 
 /* Continues the chains of h->out (queries, width) over the block's keys: scores times rows of
- * `right`.  The chains start at the first key. */
+ * `right`.  The chains start at the first key.  The keys that only some queries of a strip see are
+ * added query by query. */
 static void block_values(const attention *a, const head *h, const block *b, const float *scores,
                          const float *right)
 {
     for (size_t i = 0; i < b->queries; i += STRIP) {
-        size_t rows = lki_min(STRIP, b->queries - i);
-        a->kernels->tile_rows(&(lki_tile_rows){
-            .rows = rows, .columns = h->width, .length = keys_seen(b, i + rows - 1),
-            .a = scores + i * KEYS, .lda = KEYS, .b = right + b->first_key * h->width,
-            .panel = LANES, .step = h->width, .c = h->out + i * h->width, .ldc = h->width,
-            .go_on = b->first_key > 0,
-        });
+        size_t        rows = lki_min(STRIP, b->queries - i), common = keys_seen(b, i);
+        lki_tile_rows tile = {
+            .rows = rows, .columns = h->width, .length = common, .a = scores + i * KEYS,
+            .lda = KEYS, .b = right + b->first_key * h->width, .panel = LANES, .step = h->width,
+            .c = h->out + i * h->width, .ldc = h->width, .go_on = b->first_key > 0,
+        };
+        a->kernels->tile_rows(&tile);
+        tile.rows  = 1;
+        tile.go_on = true;
+        tile.b += common * h->width;
+        for (size_t r = i + 1; r < i + rows && keys_seen(b, r) > common; r++) {
+            tile.length = keys_seen(b, r) - common;
+            tile.a      = scores + r * KEYS + common;
+            tile.c      = h->out + r * h->width;
+            a->kernels->tile_rows(&tile);
+        }
     }
 }
 
 /* Continues the chains of `to` (keys, width) over the block's queries: transposed scores times rows
  * of `right`.  A key's chain starts at the query with the key's position, in the first head of
- * queries. */
+ * queries.  The queries that see only some keys of a strip are added key by key. */
 static void block_transposed(const attention *a, const head *h, const block *b, const float *scores,
                              const float *right, float *to)
 {
     for (size_t j = 0; j < b->keys; j += STRIP) {
-        size_t key = b->first_key + j, skip = key < b->first_query ? 0 : key - b->first_query;
-        if (skip >= b->queries)
-            return;
-        a->kernels->tile_outer(&(lki_tile_outer){
-            .rows = lki_min(STRIP, b->keys - j), .columns = h->width, .length = b->queries - skip,
-            .a = scores + skip * KEYS + j, .lda = KEYS,
-            .b = right + (b->first_query + skip) * h->width, .ldb = h->width,
-            .c = to + key * h->width, .ldc = h->width, .go_on = h->later || key < b->first_query,
-        });
+        size_t rows = lki_min(STRIP, b->keys - j), key = b->first_key + j, i = 0;
+        lki_tile_outer tile = { .rows = 1, .columns = h->width, .lda = KEYS, .ldb = h->width,
+                                .ldc = h->width, .go_on = h->later };
+        if (key >= b->first_query) {
+            size_t first = key - b->first_query;
+            i            = lki_min(b->queries, first + rows);
+            for (size_t r = 0; first + r < i; r++) {
+                tile.length = i - first - r;
+                tile.a      = scores + (first + r) * KEYS + j + r;
+                tile.b      = right + (key + r) * h->width;
+                tile.c      = to + (key + r) * h->width;
+                a->kernels->tile_outer(&tile);
+            }
+        }
+        if (i < b->queries) {
+            tile.rows   = rows;
+            tile.length = b->queries - i;
+            tile.a      = scores + i * KEYS + j;
+            tile.b      = right + (b->first_query + i) * h->width;
+            tile.c      = to + key * h->width;
+            tile.go_on  = true;
+            a->kernels->tile_outer(&tile);
+        }
     }
 }
 

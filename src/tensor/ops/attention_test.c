@@ -104,27 +104,92 @@ static void attention_gradients(void **state)
     lk_exec_free(exec);
 }
 
-/* Changing later tokens does not change earlier results. */
+enum { PAST = 70 }; /* tokens that stay as they are: the last strip of queries is divided */
+
+/* Computes y with other values in the later tokens, and checks y of the past. */
+static void check_past(lk_exec *exec, const lki_attention_shape *s, float later, const float *y)
+{
+    counts c       = counts_of(s);
+    float *changed = nn_values(c.y, 3), *lse = nn_values(c.lse, 4), *qkv = qkv_new(c.qkv);
+    void  *scratch = scratch_new(exec, s);
+    for (size_t i = (size_t)PAST * 3 * s->c; i < c.qkv; i++)
+        qkv[i] = later;
+    lki_attention(exec, s, lki_attention_packed(s, LK_F32, qkv), changed, lse, scratch);
+    nn_same(exec, "y of the past", PAST * s->c, changed, y);
+    assert_memory_not_equal(changed + PAST * s->c, y + PAST * s->c, 10 * s->c * sizeof *y);
+    free(scratch);
+    free(qkv);
+    free(lse);
+    free(changed);
+}
+
+/* Changing later tokens does not change earlier results, not even if 0 times their values is not
+ * 0. */
 static void attention_is_causal(void **state)
 {
     lki_attention_shape s = { .b = 1, .t = 80, .c = 32, .heads = 2 };
     counts   c = counts_of(&s);
     lk_exec *exec = NULL;
-    float   *qkv = qkv_new(c.qkv), *lse = nn_values(c.lse, 4);
-    float   *y = nn_values(c.y, 3), *changed = nn_values(c.y, 3);
+    float   *qkv = qkv_new(c.qkv), *lse = nn_values(c.lse, 4), *y = nn_values(c.y, 3);
     (void)state;
     assert_int_equal(lk_exec_open(&exec, 1, NULL), LK_OK);
     void *scratch = scratch_new(exec, &s);
     lki_attention(exec, &s, lki_attention_packed(&s, LK_F32, qkv), y, lse, scratch);
-    for (size_t i = 70 * 3 * s.c; i < c.qkv; i++)
-        qkv[i] = 100.0f;
-    lki_attention(exec, &s, lki_attention_packed(&s, LK_F32, qkv), changed, lse, scratch);
-    nn_same(exec, "y of the past", 70 * s.c, changed, y);
-    assert_memory_not_equal(changed + 70 * s.c, y + 70 * s.c, 10 * s.c * sizeof *y);
+    check_past(exec, &s, 100.0f, y);
+    check_past(exec, &s, INFINITY, y);
     free(scratch);
     free(qkv);
     free(lse);
     free(y);
+    lk_exec_free(exec);
+}
+
+/* Writes rows `from` .. `to` - 1 of a part (0: of queries, 1: of keys, 2: of values) of qkv. */
+static void set_rows(const lki_attention_shape *s, int part, size_t from, size_t to, float value,
+                     float *qkv)
+{
+    for (size_t i = from; i < to; i++)
+        for (size_t k = 0; k < s->c; k++)
+            qkv[i * 3 * s->c + (size_t)part * s->c + k] = value;
+}
+
+/* Gradients of earlier queries do not depend on later keys, and gradients of later keys and values
+ * do not depend on earlier queries. */
+static void gradients_are_causal(void **state)
+{
+    lki_attention_shape s = { .b = 1, .t = 80, .c = 32, .heads = 2 };
+    counts   c = counts_of(&s);
+    lk_exec *exec = NULL;
+    float   *qkv = qkv_new(c.qkv), *lse = nn_values(c.lse, 4), *y = nn_values(c.y, 3);
+    float   *dy = nn_values(c.y, 2), *d = nn_values(c.qkv, 5), *changed = nn_values(c.qkv, 5);
+    lki_attention_input x = lki_attention_packed(&s, LK_F32, qkv);
+    (void)state;
+    assert_int_equal(lk_exec_open(&exec, 1, NULL), LK_OK);
+    void *scratch = scratch_new(exec, &s);
+    lki_attention(exec, &s, x, y, lse, scratch);
+    lki_attention_backward(exec, &s, x, y, lse, dy,
+                           lki_attention_packed_gradient(&s, LK_F32, d, false), scratch);
+    set_rows(&s, 1, PAST, s.t, INFINITY, qkv);
+    lki_attention_backward(exec, &s, x, y, lse, dy,
+                           lki_attention_packed_gradient(&s, LK_F32, changed, false), scratch);
+    for (size_t i = 0; i < PAST; i++)
+        nn_same(exec, "dq of the past", s.c, changed + i * 3 * s.c, d + i * 3 * s.c);
+    free(qkv);
+    qkv = qkv_new(c.qkv);
+    x   = lki_attention_packed(&s, LK_F32, qkv);
+    for (size_t i = 0; i < PAST * s.c; i++)
+        dy[i] = INFINITY;
+    lki_attention_backward(exec, &s, x, y, lse, dy,
+                           lki_attention_packed_gradient(&s, LK_F32, changed, false), scratch);
+    for (size_t i = PAST; i < s.t; i++)
+        nn_same(exec, "dk and dv of later keys", 2 * s.c, changed + (i * 3 + 1) * s.c,
+                d + (i * 3 + 1) * s.c);
+    free(scratch);
+    free(qkv);
+    free(lse);
+    free(y);
+    free(dy);
+    free(d);
     free(changed);
     lk_exec_free(exec);
 }
@@ -169,6 +234,7 @@ int main(void)
         cmocka_unit_test(attention_bits),
         cmocka_unit_test(attention_gradients),
         cmocka_unit_test(attention_is_causal),
+        cmocka_unit_test(gradients_are_causal),
         cmocka_unit_test(attention_masks_never_repeat),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
