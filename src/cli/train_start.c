@@ -284,7 +284,7 @@ static int run_worker(train_options *options)
     options->config.files_elsewhere = host != 0;
     options->config.pin             = lki_bind_of(options->nodes.bind) == LK_BIND_THREADS;
     options->config.outputs.log_has_reader = lki_log_pipe_is_held();
-    options->records                = silent; /* other launchers repeat the whole command */
+    options->records                = true;
     survive(options);
     status = start_alike(comm, options);
     if (status == LK_OK)
