@@ -258,6 +258,22 @@ static void options_are_kept_under_another_launcher(void **state)
     assert_string_equal(r.out, "  \"steps\": \"5\",\n");
 }
 
+/* Options that another launcher does not follow are named once. */
+static void options_without_effect_are_named(void **state)
+{
+    static const char     note[] = "note: another launcher has started the workers, so these "
+                                   "options have no effect: ";
+    static command_result r;
+    run_as_two(&r, *state, "train" OF_RUN "--steps 1 --virtual-workers 2");
+    assert_says_not(r.err, note);
+    run_as_two(&r, *state, "train" OF_RUN "--steps 1 --virtual-workers 2 --checkpoint idle "
+                           "--restart --on-failure continue --timeout 20");
+    const char *said = strstr(r.err, note);
+    assert_non_null(said);
+    assert_int_equal(strncmp(said + strlen(note), "--on-failure, --restart\n", 24), 0);
+    assert_null(strstr(said + 1, note));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -268,6 +284,7 @@ int main(void)
         cmocka_unit_test(single_processes_run_as_usual),
         cmocka_unit_test(a_launcher_may_run_under_another_launcher),
         cmocka_unit_test(options_are_kept_under_another_launcher),
+        cmocka_unit_test(options_without_effect_are_named),
     };
     return cmocka_run_group_tests(tests, train_once, remove_folder);
 }
