@@ -208,7 +208,7 @@ static int say_end(const char *command, const lk_launch_result *result, const sa
         return result->exit_code;
     if (ended)
         say_how(how, sizeof how, s);
-    const char *why = lki_why_killed(result->exit_code);
+    const char *why = lki_why_killed(result->exit_code, result->cause);
     (void)snprintf(text, sizeof text, "%s%s%s%s", result->cause, why != NULL ? "; " : "",
                    why != NULL ? why : "", how);
     fputs(lki_line_start(command), stderr); /* a worker may have ended within its line */
