@@ -312,6 +312,9 @@ def main(arguments, command):
     try:
         manifest = prepare(options, command)
     except (Refused, OSError) as error:
+        if isinstance(error, OSError):   # one of write() has no name
+            place = error.filename or f"cannot write {options.out.rstrip('/')}.partial"
+            error = f"{place}: {error.strerror}"
         print(f"lockstep: {error}", file=sys.stderr)
         return 1
     print(f"{options.out}: {manifest['documents']} documents, {manifest['tokens']} tokens in "

@@ -5,7 +5,7 @@ import tempfile
 import unittest
 
 import torch
-from support import nursery
+from support import launch, nursery
 import lockstep.torch as lk
 from lockstep.torch import optim
 
@@ -33,6 +33,15 @@ class Init(unittest.TestCase):
             for rank in nursery().run(RUN, 2, folder=folder):
                 self.assertEqual(rank.status, 0, rank.err)
             self.assertTrue(list(pathlib.Path(folder, "records").iterdir()))
+
+    def test_the_launcher_decides_about_flight_records(self):
+        note = "under lockstep run, init(flight=...) has no effect"
+        for options, count in (((), 1), (("--flight-recorder", "others"), 0)):
+            with tempfile.TemporaryDirectory() as folder:
+                ended = launch(RUN, 2, *options, folder=folder)
+                self.assertEqual(ended.status, 0, ended.err)
+                self.assertEqual(ended.err.count(note), count, ended.err)
+                self.assertFalse(pathlib.Path(folder, "records").exists())
 
     def test_optimizers_that_need_a_closure(self):
         params = [torch.nn.Parameter(torch.ones(2))]

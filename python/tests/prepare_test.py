@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -19,10 +20,10 @@ TOKENIZER = str(support.ROOT / "tests/tokenizers/gpt2.json")
 TEXTS = ["Once upon a time,\n", "there was <|endoftext|> in a text. ", "naïve café 中文", "x" * 5000]
 
 
-def prepare(folder, *arguments):
+def prepare(folder, *arguments, before=None):
     environment = dict(os.environ, PYTHONPATH=str(support.ROOT / "python"))
     return subprocess.run([sys.executable, "-m", "lockstep", "prepare", *arguments], cwd=folder,
-                          capture_output=True, text=True, env=environment)
+                          capture_output=True, text=True, env=environment, preexec_fn=before)
 
 
 def ids_of(folder):
@@ -151,6 +152,14 @@ class Prepare(unittest.TestCase):
         said = self.run_it("out", "a.jsonl")
         self.assertEqual(said.returncode, 0, said.stderr)
         self.assertEqual(ids_of(self.folder / "out"), [self.tokenized(["a\0b"])])
+
+    def test_what_cannot_be_written_is_named(self):
+        said = prepare(self.folder, "in", "--tokenizer", TOKENIZER, "--out", "out",
+                       before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
+        self.assertEqual(said.stderr, "lockstep: cannot write out.partial: File too large\n")
+        said = self.run_it("/proc/out", "in")
+        self.assertRegex(said.stderr, "^lockstep: /proc/out.partial: [A-Z][a-z ]+\n$")
+        self.assertFalse((self.folder / "out.partial").exists())
 
     def test_a_folder_that_exists_is_kept(self):
         (self.folder / "kept").mkdir()

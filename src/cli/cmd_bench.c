@@ -99,7 +99,7 @@ static const lki_choice dtypes[] = {
 };
 
 static const lki_option table[] = {
-    LKI_POSITIONAL("OP", AT(op_name), true, "the operation to time, from the list above"),
+    LKI_POSITIONAL("OP", AT(op_name), true, "step, scaling, or a collective such as all_reduce"),
     { .name = "workers", .type = LKI_OPTION_U32, .value = "N", .letter = 'n', .offset = AT(workers),
       .low = 1, .high = 1024, .preset = "2", .help = "number of worker processes" },
     { .name = "bytes", .type = LKI_OPTION_CUSTOM, .value = "A,B|FROM:TO", .read = read_sizes,

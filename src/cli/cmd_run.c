@@ -122,7 +122,7 @@ static int run_program(int argc, char **argv)
         lki_print_error("run");
     else if (result.failed) { /* a program has its own names for fields of the library */
         fprintf(stderr, "lockstep run: %s\n", result.cause);
-        const char *why = lki_why_killed(result.exit_code);
+        const char *why = lki_why_killed(result.exit_code, result.cause);
         if (why != NULL)
             fprintf(stderr, "(%s)\n", why);
     }

@@ -3,7 +3,8 @@
  *   {"lockstep": VERSION, "directory": where it was started, "options": {"MODEL": "gpt", ...}}
  *
  * The options are those given or chosen, as text, by name.  Options that say how a run starts or
- * where it is kept (--resume, --changed-data, --config, --checkpoint, --chaos) are not among them.
+ * where it is kept (--resume, --changed-data, --config, --checkpoint, --chaos, --mpi) are not among
+ * them.
  */
 #include "cli/record.h"
 
@@ -24,8 +25,8 @@
 
 enum { PATH = 2048 };
 
-static const char *const left_out[] = { "resume",     "changed-data", "config",
-                                         "checkpoint", "chaos",        NULL };
+static const char *const left_out[] = { "resume", "changed-data", "config", "checkpoint",
+                                        "chaos",  "mpi",          NULL };
 
 static bool is_left_out(const char *name)
 {

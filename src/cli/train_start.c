@@ -264,6 +264,23 @@ static lk_status start_alike(lk_comm *comm, train_options *options)
     return status;
 }
 
+/* Prints a note that names the given options that only Lockstep's launcher follows. */
+static void note_idle_options(const train_options *options)
+{
+    static const char *const names[]  = { "on-failure", "restart",     "hosts",
+                                          "chaos",      "worker-mode", "bind" };
+    char                     list[96] = "";
+    for (const lki_option *row = options->command->options; row->type != LKI_OPTION_END; row++)
+        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+            if (strcmp(row->name, names[i]) == 0 &&
+                options->file.given[row - options->command->options] != NULL)
+                (void)snprintf(list + strlen(list), sizeof list - strlen(list), "%s--%s",
+                               list[0] != '\0' ? ", " : "", names[i]);
+    if (list[0] != '\0')
+        fprintf(stderr, "lockstep %s: note: another launcher has started the workers, so these "
+                        "options have no effect: %s\n", options->command->name, list);
+}
+
 static int run_worker(train_options *options)
 {
     lk_comm  *comm   = NULL;
@@ -284,7 +301,9 @@ static int run_worker(train_options *options)
     options->config.files_elsewhere = host != 0;
     options->config.pin             = lki_bind_of(options->nodes.bind) == LK_BIND_THREADS;
     options->config.outputs.log_has_reader = lki_log_pipe_is_held();
-    options->records                = silent; /* other launchers repeat the whole command */
+    options->records                = true;
+    if (!silent && rank == 0)
+        note_idle_options(options);
     survive(options);
     status = start_alike(comm, options);
     if (status == LK_OK)

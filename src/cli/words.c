@@ -94,8 +94,10 @@ void lki_print_error(const char *command)
     lki_print_message(command, lk_error_last()->message);
 }
 
-const char *lki_why_killed(int status)
+const char *lki_why_killed(int status, const char *cause)
 {
+    if (strstr(cause, "is stopped (by SIGSTOP") != NULL)
+        return NULL;
     switch (status - 128) {
     case SIGKILL:
         return "if nobody sent SIGKILL, the kernel did for lack of memory, and dmesg says so";

@@ -23,8 +23,9 @@ void lki_print_error(const char *command);
 void lki_print_error_about(const char *command, const char *path, const char *others);
 
 /* Returns why a worker was probably killed, if the exit status of its job is that of a signal which
- * the kernel sends (128 + SIGKILL or SIGBUS); else NULL. */
-const char *lki_why_killed(int status);
+ * the kernel sends (128 + SIGKILL or SIGBUS); else NULL.  `cause` is lk_launch_result.cause: a
+ * worker that was stopped was killed by the launcher. */
+const char *lki_why_killed(int status, const char *cause);
 
 /* Says what to do about a URL in place of a folder. */
 #define LKI_DOWNLOAD_FIRST                                                                       \

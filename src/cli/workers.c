@@ -197,18 +197,19 @@ static void say_how(char *text, size_t bytes, const saves *s)
 }
 
 /* Prints the failure of a job.  If workers were lost or ended by a signal, also says how the run
- * continues. */
+ * continues, unless the failure does. */
 static int say_end(const char *command, const lk_launch_result *result, const saves *s)
 {
     /* Workers that reject the user's options have printed the reason. */
     bool said  = result->exit_code == LKI_EXIT_STOPPED || result->exit_code == LKI_EXIT_USAGE;
-    bool ended = result->lost || result->exit_code > 128;
+    bool adds  = (result->lost || result->exit_code > 128) &&
+                 strstr(result->cause, "`checkpoint.resume`") == NULL;
     char text[sizeof result->cause + 4096], how[3840] = "";
     if (!result->failed || said)
         return result->exit_code;
-    if (ended)
+    if (adds)
         say_how(how, sizeof how, s);
-    const char *why = lki_why_killed(result->exit_code);
+    const char *why = lki_why_killed(result->exit_code, result->cause);
     (void)snprintf(text, sizeof text, "%s%s%s%s", result->cause, why != NULL ? "; " : "",
                    why != NULL ? why : "", how);
     fputs(lki_line_start(command), stderr); /* a worker may have ended within its line */

@@ -159,7 +159,7 @@ static void nothing_in_common(void **state)
 {
     static const char *const pairs[][2] = {
         { "", "" },
-        { "{\"a\": 1}\n", "{\"b\": 2}\n" },
+        { "{\"step\": 1, \"a\": \"x\"}\n", "{\"step\": 1, \"b\": \"x\"}\n" },
         { "{\"step\": 1, \"time\": 1}\n", "{\"step\": 1, \"time\": 1}\n" },
     };
     outcome o = { .equal = false };

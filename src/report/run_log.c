@@ -354,6 +354,9 @@ static lk_status add_line(lki_run_log *log, json_t *line)
 
     if (json_is_integer(number) && json_integer_value(number) >= 0 && !header)
         LK_TRY(begin_row(log, (uint64_t)json_integer_value(number)));
+    else if (!header && log->rows == 0 && log->config == NULL)
+        return lk_fail(LK_EFORMAT, "line %zu of '%s' has no step, so this is no log",
+                       log->line_count, log->path);
     else if (!header && log->rows == 0)
         LK_TRY(begin_row(log, 0));
     if (!header && json_object_get(line, "loss") != NULL)

@@ -88,6 +88,9 @@ static void no_logs(void **state)
     assert_int_equal(lki_run_log_open(&log, lkt_write("a", "w", LKT_ONE "[1]\n")), LK_EFORMAT);
     assert_non_null(strstr(lk_error_last()->message, "line 2 of"));
     assert_int_equal(lki_run_log_open(&log, lkt_write("a", "w", "text\n")), LK_EFORMAT);
+    assert_int_equal(lki_run_log_open(&log, lkt_write("a", "w", "{\"text\": \"a\"}\n" LKT_ONE)),
+                     LK_EFORMAT);
+    assert_non_null(strstr(lk_error_last()->message, "/a' has no step, so this is no log"));
 }
 
 /* The bits of a loss are not replaced by its text. */

@@ -45,6 +45,22 @@ static void a_resume_refuses_other_weights(void **state)
     assert_says(r.err, "(of data and weights), but the checkpoint was made with");
 }
 
+/* Resumes from a directory that is not there, as if its name were mistyped, and from an empty
+ * one. */
+static void a_resume_names_a_missing_directory(void **state)
+{
+    static command_result r;
+    run_command(&r, *state, MLP "--steps 2 --resume --checkpoint mistyped");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "there is no directory 'mistyped' to resume from: correct the path, or "
+                       "begin the run by its first command and --resume=auto\n");
+    (void)run_shell(&r, *state, "test ! -e mistyped && mkdir empty");
+    assert_int_equal(r.status, 0);
+    run_command(&r, *state, MLP "--steps 2 --resume --checkpoint empty");
+    assert_int_equal(r.status, 2);
+    assert_says(r.err, "there is no checkpoint in 'empty' to resume from");
+}
+
 /* Names files that are not a run's as its outputs.  Expects that they keep their contents, and that
  * the refused runs leave no file. */
 static void outputs_overwrite_no_other_file(void **state)
@@ -403,6 +419,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_resume_refuses_other_data),
         cmocka_unit_test(a_resume_refuses_other_weights),
+        cmocka_unit_test(a_resume_names_a_missing_directory),
         cmocka_unit_test(outputs_overwrite_no_other_file),
         cmocka_unit_test(drafts_replace_no_other_file),
         cmocka_unit_test(a_pipe_without_a_reader_is_named),

@@ -230,6 +230,50 @@ static void a_launcher_may_run_under_another_launcher(void **state)
     assert_string_equal(r.out, "2\n2\n");
 }
 
+/* Runs a command as the two workers of another launcher. */
+static void run_as_two(command_result *r, const char *folder, const char *arguments)
+{
+    char line[1200];
+    (void)snprintf(line, sizeof line,
+                   "run() { RANK=$1 LOCAL_RANK=$1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 %s %s; }; "
+                   "run 1 & run 0; s=$?; wait; exit $s", LK_TEST_COMMAND, arguments);
+    run_shell(r, folder, line);
+    if (r->status != 0)
+        fail_msg("%s: status %d, stderr '%s'", arguments, r->status, r->err);
+}
+
+/* Checks that a run keeps its options whoever has started its workers, since it says that `lockstep
+ * resume` continues it. */
+static void options_are_kept_under_another_launcher(void **state)
+{
+    static command_result r;
+    run_as_two(&r, *state,
+               "train" OF_RUN "--steps 3 --virtual-workers 2 --checkpoint two --mpi=off");
+    run_command(&r, *state, "resume two --steps 4");
+    assert_int_equal(r.status, 0);
+    run_as_two(&r, *state, "resume two --steps 5");
+    run_command(&r, *state, "resume two --workers 1"); /* to the steps of the last command */
+    assert_int_equal(r.status, 0);
+    (void)run_shell(&r, *state, "grep -e steps -e mpi two/command.json");
+    assert_string_equal(r.out, "  \"steps\": \"5\",\n");
+}
+
+/* Options that another launcher does not follow are named once. */
+static void options_without_effect_are_named(void **state)
+{
+    static const char     note[] = "note: another launcher has started the workers, so these "
+                                   "options have no effect: ";
+    static command_result r;
+    run_as_two(&r, *state, "train" OF_RUN "--steps 1 --virtual-workers 2");
+    assert_says_not(r.err, note);
+    run_as_two(&r, *state, "train" OF_RUN "--steps 1 --virtual-workers 2 --checkpoint idle "
+                           "--restart --on-failure continue --timeout 20");
+    const char *said = strstr(r.err, note);
+    assert_non_null(said);
+    assert_int_equal(strncmp(said + strlen(note), "--on-failure, --restart\n", 24), 0);
+    assert_null(strstr(said + 1, note));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,6 +283,8 @@ int main(void)
         cmocka_unit_test(help_is_never_refused),
         cmocka_unit_test(single_processes_run_as_usual),
         cmocka_unit_test(a_launcher_may_run_under_another_launcher),
+        cmocka_unit_test(options_are_kept_under_another_launcher),
+        cmocka_unit_test(options_without_effect_are_named),
     };
     return cmocka_run_group_tests(tests, train_once, remove_folder);
 }

@@ -275,6 +275,7 @@ static const struct {
     { "resume --workers 2", "RUN must be the first argument" },
     { "resume nowhere", "there is no directory 'nowhere'" },
     { "resume /", "'/' has no command.json" },
+    { "bench", "OP is missing: step, scaling, or a collective such as all_reduce" },
     { "verify" OF_GOOD "--steps 3 --step 2 --virtual-worker 0 --checkpoint nowhere",
       "cannot find the directory 'nowhere'" },
     { GOOD "--steps 1 --restart", "--restart needs --checkpoint DIR" },

@@ -128,6 +128,25 @@ static double planned(void *scratch, const char *options, const char *name)
 }
 
 /* A worker has a copy of weights, gradients and optimizer state, and hosts send what ddp sends. */
+/* A server's optimizer has a momentum in its description only if it is an option of it. */
+static void servers_are_described(void **state)
+{
+    static const char *const rules[][2] = {
+        { "nesterov", ", by a step of nesterov with rate 0.7 and momentum 0.9\n" },
+        { "adam", ", by a step of adam with rate 0.01\n" },
+        { "mean", "in batches of 4\n" },
+    };
+    static command_result r;
+    char                  line[1024];
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+        (void)snprintf(line, sizeof line, "%s --steps 1 --workers 1 --outer-optimizer %s", RESNET,
+                       rules[i][0]);
+        run_command(&r, *state, line);
+        assert_int_equal(r.status, 0);
+        assert_says(r.err, rules[i][1]);
+    }
+}
+
 static void plans_count_copies(void **state)
 {
     static const char ddp[] = "--global-batch 12 --virtual-workers 6 --workers 3 --hosts 3";
@@ -197,6 +216,7 @@ int main(void)
         cmocka_unit_test(checkpoints_are_resumed_by_others),
         cmocka_unit_test(values_that_mean_nothing_change_nothing),
         cmocka_unit_test(logs_have_rounds),
+        cmocka_unit_test(servers_are_described),
         cmocka_unit_test(plans_count_copies),
         cmocka_unit_test(mistakes_are_named),
     };

@@ -216,6 +216,7 @@ static void a_stopped_worker_is_named_after_the_deadline(void **state)
         assert_int_equal(j.result.status, 128 + SIGKILL);
         unsigned long step = job_blames(&j, rank, "is stopped (by SIGSTOP or a debugger)", NULL);
         assert_in_range(step, HIT_AT, HIT_AT + AHEAD_MAX);
+        assert_null(strstr(job_verdict(&j), "lack of memory")); /* the launcher killed it */
         goes_on(*state, MLP, 2, STEPS, wanted);
         forget(*state);
     }

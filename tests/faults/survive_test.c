@@ -455,6 +455,7 @@ static void too_few_workers_save_and_end(void **state)
         (void)snprintf(said, sizeof said, " in ending the run: %u of at least %u workers are left "
                        "after step ", 1 + more, 2 + more);
         assert_says(j.result.err, said);
+        assert_says(j.result.err, "the state is saved; continue by lockstep resume ck\n");
         goes_on(*state, MLP, 2, LONGER, wanted);
         forget(*state);
     }

@@ -377,6 +377,14 @@ def note_processors(group, described):
           file=sys.stderr)
 
 
+def note_flight(group, flight):
+    """Have rank 0 print a note if it is the launcher that decides about flight records."""
+    launched = "LOCKSTEP_SOCKET_FD" in os.environ and "LOCKSTEP_FLIGHT" not in os.environ
+    if flight and launched and group.rank == 0:
+        print("lockstep: note: there are no flight records: under lockstep run, init(flight=...) "
+              "has no effect; give lockstep run --flight-recorder DIR", file=sys.stderr)
+
+
 def advised(failure):
     """Return a failure with what to do, where the library cannot know it."""
     text = str(failure)

@@ -34,7 +34,7 @@ from lockstep.torch.compress import Compressor
 from lockstep.torch.compress import check as check_exchange
 from lockstep.torch.data import Loader
 from lockstep.torch.engine import Engine
-from lockstep.torch.group import Group, agree, note_processors
+from lockstep.torch.group import Group, agree, note_flight, note_processors
 from lockstep.torch.log import Log
 from lockstep.torch.membership import Membership
 from lockstep.torch.model import Model
@@ -104,7 +104,9 @@ def init(seed: int = 0, virtual_workers: int = 8, *, strategy: str = "ddp", thre
     timeout: seconds after which a wait for another worker fails, in which it computes its turns,
         or imports torch before it joins.  0 means that of `lockstep run --timeout`, if it was
         given, and else 600.  A worker that ends is noticed at once.
-    flight: a directory for records of each rank's last operations (`lockstep flight`).
+    flight: a directory for records of each rank's last operations, under torchrun, mpirun and srun
+        (`lockstep inspect --flight`).  Under `lockstep run` its --flight-recorder decides, and a
+        process alone has no records.
 
     Raise ``lockstep.Error`` if the workers cannot join, or if their torch builds, processors or
     settings differ.
@@ -172,6 +174,7 @@ class Run:
         self._environment = environment.describe(settings)
         agree(self._group, self._environment, environment.first_difference)
         note_processors(self._group, environment.processor())
+        note_flight(self._group, settings["flight"])
         self._members = Membership(self, self._group)
         self._collective = self._members.collective
         seeds.seed_all(seeds.key(self.seed, "model"))

@@ -33,16 +33,23 @@ static void tell_topology(const lki_session *s, const char *from)
                     others[l->topology]);
 }
 
+/* Writes the rate of the outer optimizer and, if it has one, its momentum; nothing for the mean. */
+static void write_rates(char *out, size_t bytes, const lk_train_local *l)
+{
+    out[0] = '\0';
+    if (l->momentum > 0)
+        (void)snprintf(out, bytes, " with rate %g and momentum %g", l->lr, l->momentum);
+    else if (l->optimizer != LK_OUTER_MEAN)
+        (void)snprintf(out, bytes, " with rate %g", l->lr);
+}
+
 /* Prints the replicas and the rule of outer steps. */
 static void tell_replicas(const lki_session *s)
 {
     const lk_train_local    *l       = &s->config->exchange.local;
     const uint32_t           count   = s->config->exchange.groups;
-    char                     rule[96] = "", from[48] = "", parts[128] = "";
-    if (l->momentum > 0)
-        (void)snprintf(rule, sizeof rule, " with rate %g and momentum %g", l->lr, l->momentum);
-    else if (l->optimizer != LK_OUTER_MEAN)
-        (void)snprintf(rule, sizeof rule, " with rate %g", l->lr);
+    char                     rule[96], from[48] = "", parts[128] = "";
+    write_rates(rule, sizeof rule, l);
     if (l->start > 0)
         (void)snprintf(from, sizeof from, " from step %llu on", (unsigned long long)l->start + 1);
     if (l->fragments > 1)
@@ -257,12 +264,12 @@ static void tell_clients(const lki_session *s)
 {
     const lk_train_clients  *k       = &s->config->exchange.clients;
     const lk_train_local    *l       = &s->config->exchange.local;
-    char                     batch[32] = "of all samples", rule[96] = "";
+    char                     batch[32] = "of all samples", rates[64], rule[96] = "";
+    write_rates(rates, sizeof rates, l);
     if (k->batch > 0)
         (void)snprintf(batch, sizeof batch, "of %u", k->batch);
     if (l->optimizer != LK_OUTER_MEAN)
-        (void)snprintf(rule, sizeof rule, ", by a step of %s with rate %g and momentum %g",
-                       outer_names[l->optimizer], l->lr, l->momentum);
+        (void)snprintf(rule, sizeof rule, ", by a step of %s%s", outer_names[l->optimizer], rates);
     lki_journal_say(s->journal,
                     "%u client%s with %llu to %llu samples; in a round %u train%s %u epoch%s in "
                     "batches %s%s",

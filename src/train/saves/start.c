@@ -88,7 +88,13 @@ lk_status lki_checkpoint_check(const lk_train_config *config)
                        "'%s' already has checkpoints; continue that run by `checkpoint.resume` %s, "
                        "or give another `checkpoint.folder` directory",
                        config->checkpoint.folder, config->checkpoint.folder);
-    if (!exists && config->checkpoint.resume_required)
+    const bool lacks = !exists && config->checkpoint.resume_required;
+    if (lacks && access(config->checkpoint.folder, F_OK) != 0)
+        return lk_fail(LK_EINVAL,
+                       "there is no directory '%s' to resume from: correct the path, or begin the "
+                       "run by its first command and `resume`=auto",
+                       config->checkpoint.folder);
+    if (lacks)
         return lk_fail(LK_EINVAL,
                        "there is no checkpoint in '%s' to resume from: the run has not reached its "
                        "first one; start it again by its first command and `resume`=auto",
