@@ -127,7 +127,6 @@ static double planned(void *scratch, const char *options, const char *name)
     return strtod(at + strlen(key), NULL);
 }
 
-/* A worker has a copy of weights, gradients and optimizer state, and hosts send what ddp sends. */
 /* A server's optimizer has a momentum in its description only if it is an option of it. */
 static void servers_are_described(void **state)
 {
@@ -147,6 +146,7 @@ static void servers_are_described(void **state)
     }
 }
 
+/* A worker has a copy of weights, gradients and optimizer state, and hosts send what ddp sends. */
 static void plans_count_copies(void **state)
 {
     static const char ddp[] = "--global-batch 12 --virtual-workers 6 --workers 3 --hosts 3";
