@@ -98,7 +98,7 @@ static bool refuse_unknown(state *s, const char *name, size_t length)
     s->of_name = true;
     if (lki_foreign_hint(s->command, name, length, &hint))
         return lki_refuse(&s->error, "unknown option --%s: %.200s", word, hint.text);
-    const char *meant = lki_suggest_option(s->command, word);
+    const char *meant = lki_suggest_long(s->command, word);
     if (meant != NULL)
         return lki_refuse(&s->error, "unknown option --%s; did you mean --%s?", word, meant);
     return lki_refuse(&s->error, "unknown option --%s%s", word, program_hint(s->command));

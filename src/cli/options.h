@@ -264,4 +264,7 @@ const char *lki_suggest(const char *word, const char *const *names, size_t count
 /* Returns the name of the command's option that is most similar to `name`; NULL if none is. */
 const char *lki_suggest_option(const lki_command *command, const char *name);
 
+/* Does the same for --WORD, which may also mean --help, an option of every command. */
+const char *lki_suggest_long(const lki_command *command, const char *word);
+
 #endif

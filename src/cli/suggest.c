@@ -67,3 +67,9 @@ const char *lki_suggest_option(const lki_command *command, const char *name)
             names[count++] = o->name;
     return lki_suggest(name, names, count);
 }
+
+const char *lki_suggest_long(const lki_command *command, const char *word)
+{
+    const char *names[] = { "help", lki_suggest_option(command, word) };
+    return lki_suggest(word, names, names[1] == NULL ? 1 : 2);
+}

@@ -62,6 +62,7 @@ static const struct {
       "cat FILE FILE >all.txt\nlockstep train: --lr x: must be a number above 0\n(" },
     { "train gpt out err",
       "or join the files, as in cat FILE FILE >all.txt\n(lockstep train --help" },
+    { "train mlp --hepl", "unknown option --hepl; did you mean --help?" },
     { "train mlp --restart 3", "unexpected argument 3; did you mean --restart=3?" },
     { "train mlp --global-batch 8 --lr 1", "--data is missing: what to train on: a file" },
     { "train mlp --data", "--data needs a value: --data SOURCE, what to train on: a file" },
