@@ -68,7 +68,7 @@ lk_status lk_train_fits(const lk_train_config *config, uint32_t hosts)
 {
     lk_train_config mine;
     lk_train_cost   cost;
-    char            advice[256];
+    char            advice[256], where[40] = "the host";
 
     LK_TRY(lki_options_copy(&mine, sizeof mine, config, "lk_train_config"));
     if (mine.host_memory == 0)
@@ -77,12 +77,14 @@ lk_status lk_train_fits(const lk_train_config *config, uint32_t hosts)
     if (whole(&cost) <= (double)mine.host_memory)
         return LK_OK;
     advise(&mine, hosts, advice, sizeof advice);
+    if (hosts > 1)
+        (void)snprintf(where, sizeof where, "each of %u hosts", hosts);
     return lk_fail(LK_EINVAL,
-                   "%s takes %.1f MiB of each of %u hosts (parameters %.1f, optimizer %.1f, "
+                   "%s takes %.1f MiB of %s (parameters %.1f, optimizer %.1f, "
                    "gradients %.1f, activations %.1f, buffers %.1f), but `host_memory` leaves "
                    "%.1f; %s",
                    mine.strategy == NULL ? strategies[0] : mine.strategy, whole(&cost) / 0x1p20,
-                   hosts, mebibytes(cost.shared.params), mebibytes(cost.shared.optimizer),
+                   where, mebibytes(cost.shared.params), mebibytes(cost.shared.optimizer),
                    mebibytes(cost.shared.gradients),
                    (double)cost.workers * mebibytes(cost.activations),
                    mebibytes(cost.shared.tables + cost.shared.messages +

@@ -28,9 +28,9 @@ static void tell_topology(const lki_session *s, const char *from)
     if (l->steps > 1)
         (void)snprintf(when, sizeof when, "every %llu steps", (unsigned long long)l->steps);
     lki_journal_say(s->journal,
-                    "%u replicas%s, virtual workers of each: %u; %s each becomes the mean of "
-                    "itself and %s", count, from, s->config->virtual_workers / count, when,
-                    others[l->topology]);
+                    "%u replica%s%s, virtual workers of each: %u; %s each becomes the mean of "
+                    "itself and %s", count, count == 1 ? "" : "s", from,
+                    s->config->virtual_workers / count, when, others[l->topology]);
 }
 
 /* Writes the rate of the outer optimizer and, if it has one, its momentum; nothing for the mean. */
@@ -64,9 +64,9 @@ static void tell_replicas(const lki_session *s)
         tell_topology(s, from);
     else
         lki_journal_say(s->journal,
-                        "%u replicas%s, virtual workers of each: %u; every %llu step%s the outer "
+                        "%u replica%s%s, virtual workers of each: %u; every %llu step%s the outer "
                         "weights become %s%s%s%s",
-                        count, from, s->config->virtual_workers / count,
+                        count, count == 1 ? "" : "s", from, s->config->virtual_workers / count,
                         (unsigned long long)l->steps, l->steps == 1 ? "" : "s",
                         l->optimizer == LK_OUTER_MEAN ? "" : "those of a step of ",
                         outer_names[l->optimizer], rule, parts);
