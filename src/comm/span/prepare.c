@@ -4,7 +4,7 @@
  * When a communicator over hosts opens, every rank is present and idle.  The ranks send rank 0
  * their places.  Rank 0 counts the cores that the ranks share, and determines the constants of the
  * cost model.  It reads the constants from the given file, or from its cache if these hosts have
- * been measured before.  Otherwise it measures them (tune.c: some 50 messages, a few milliseconds)
+ * been measured before.  Otherwise it measures them (tune.c: some 70 messages, a few milliseconds)
  * and caches them.  All ranks receive rank 0's decision once; nothing later depends on a clock.  A
  * job that begins on one host determines them when the first other hosts have joined.
  *
