@@ -141,7 +141,7 @@ static bool read_replicas(const char *text, void *target, lki_message *error)
 #define TIMED(name_, value_) CHOICE_OF(name_, value_, LK_LABEL_TIMED)
 #define CHOICE_OF(name_, value_, label_) { .name = name_, .value = value_, .label = label_ },
 #define REFUSED(name_, value_, why_) { .name = name_, .value = value_, .later = why_ },
-#define LABEL(label_)
+#define LABEL(label_) .label = LK_LABEL_##label_,
 #define READ(function_) .read = function_,
 #define WRITE(function_)
 #define NEEDS(option_) .needs = &(const lki_need){ option_, { NULL } },

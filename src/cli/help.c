@@ -54,16 +54,20 @@ static void write_choices(const lki_option *option, char *out, size_t bytes)
     }
 }
 
-/* Joins the help text and, in parentheses, the choices and the default to one line. */
+/* Joins the help text and, in parentheses, the choices, the default and the label to one line. */
 static void write_sentence(const lki_option *option, char *out, size_t bytes)
 {
-    char        choices[320];
+    char        choices[320], label[40] = "";
     const char *preset = option->preset, *required = option->required ? "required" : "";
     write_choices(option, choices, sizeof choices);
     bool any = choices[0] != '\0', more = preset != NULL || option->required;
-    (void)snprintf(out, bytes, "%s%s%s%s%s%s%s%s", option->help, any || more ? " (" : "", choices,
+    if (option->label != LK_LABEL_EXACT)
+        (void)snprintf(label, sizeof label, "%s%s if given", any || more ? "; " : "",
+                       lk_label_name(option->label));
+    bool all = any || more || label[0] != '\0';
+    (void)snprintf(out, bytes, "%s%s%s%s%s%s%s%s%s", option->help, all ? " (" : "", choices,
                    any && more ? "; " : "", required, preset != NULL ? "default " : "",
-                   preset != NULL ? preset : "", any || more ? ")" : "");
+                   preset != NULL ? preset : "", label, all ? ")" : "");
 }
 
 /* ---- Groups ------------------------------------------------------------------------------ */

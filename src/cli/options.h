@@ -129,6 +129,7 @@ typedef struct {
     bool              required;
     const char       *unless;         /* `required` options: not if this other option is given */
     bool              value_optional; /* --name may have no value, which is read as "" */
+    lk_label          label;          /* of a run with this option; choices have their own */
     bool              once;           /* may not be repeated on the command line */
     bool              common;         /* listed by a short --help */
     bool              inherited;      /* a row from lki_command.inherits */

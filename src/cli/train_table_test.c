@@ -105,6 +105,26 @@ static void help_and_man_have_every_row(void **state)
     free(man);
 }
 
+/* Options that give a run another label say so, as choices do. */
+static void help_has_the_labels_of_options(void **state)
+{
+    char    *text = help_of("all", NULL), name[64];
+    unsigned count = 0;
+    (void)state;
+    for (const lki_option *o = train->options; o->type != LKI_OPTION_END; o++) {
+        if (o->label == LK_LABEL_EXACT)
+            continue;
+        (void)snprintf(name, sizeof name, "\n  --%s ", o->name);
+        const char *at = strstr(text, name), *end = at != NULL ? strstr(at + 1, "\n  -") : NULL;
+        const char *label = at != NULL ? strstr(at, lk_label_name(o->label)) : NULL;
+        if (label == NULL || end == NULL || label > end)
+            fail_msg("the help of --%s lacks its label", o->name);
+        count++;
+    }
+    assert_in_range(count, 4, 40);
+    free(text);
+}
+
 static void short_help_lists_the_options_of_one_model(void **state)
 {
     static const char *const models[] = { "gpt", "resnet", "mlp" };
@@ -306,6 +326,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_are_unique_and_groups_are_whole),
         cmocka_unit_test(help_and_man_have_every_row),
+        cmocka_unit_test(help_has_the_labels_of_options),
         cmocka_unit_test(short_help_lists_the_options_of_one_model),
         cmocka_unit_test(other_commands_do_not_repeat_train),
         cmocka_unit_test(every_row_is_read_under_every_name),
