@@ -62,7 +62,7 @@ static void write_sentence(const lki_option *option, char *out, size_t bytes)
     write_choices(option, choices, sizeof choices);
     bool any = choices[0] != '\0', more = preset != NULL || option->required;
     if (option->label != LK_LABEL_EXACT)
-        (void)snprintf(label, sizeof label, "%s%s if given", any || more ? "; " : "",
+        (void)snprintf(label, sizeof label, "%s%s if used", any || more ? "; " : "",
                        lk_label_name(option->label));
     bool all = any || more || label[0] != '\0';
     (void)snprintf(out, bytes, "%s%s%s%s%s%s%s%s%s", option->help, all ? " (" : "", choices,
