@@ -136,6 +136,9 @@ void lki_train_use_cores(train_options *options);
 /* Prints the chosen values, the use of the cores, and whether the weights are kept. */
 void lki_train_print_choices(const train_options *options);
 
+/* Returns true if an option is given, by its full name, or has got a value by default. */
+bool lki_is_given(const train_options *options, const char *name);
+
 /* Sets defaults for data, batch and learning rate, for commands whose results do not depend on
  * them. */
 void lki_train_defaults(train_options *options);

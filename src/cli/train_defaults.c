@@ -21,7 +21,7 @@ static const lki_option *row_of(const train_options *o, const char *name)
     return row;
 }
 
-static bool is_given(const train_options *o, const char *name)
+bool lki_is_given(const train_options *o, const char *name)
 {
     const lki_option *row = row_of(o, name);
     return row->type != LKI_OPTION_END && o->file.given[row - o->command->options] != NULL;
@@ -33,7 +33,8 @@ static bool give(train_options *o, const char *name, const char *text)
 {
     lki_message       error;
     const lki_option *row = row_of(o, name);
-    if (row->type == LKI_OPTION_END || is_given(o, name) || !lki_value_read(row, text, o, &error))
+    if (row->type == LKI_OPTION_END || lki_is_given(o, name) ||
+        !lki_value_read(row, text, o, &error))
         return false;
     o->file.given[row - o->command->options] = text;
     return true;
@@ -76,7 +77,7 @@ static bool reads_text(const train_options *o)
 static bool may_clip(const train_options *o)
 {
     const lk_train_exchange *x = &o->config.exchange;
-    return !is_given(o, "clip-value") && x->compressor == NULL && x->clients.count == 0 &&
+    return !lki_is_given(o, "clip-value") && x->compressor == NULL && x->clients.count == 0 &&
            x->async.mode == LK_ASYNC_OFF;
 }
 
@@ -97,10 +98,10 @@ void lki_train_choose(const lki_command *command, void *target)
     lki_train_choose_model(command, target);
     if (o->config.model == NULL)
         return; /* that of a program, or the reason is reported later */
-    bool rate    = is_given(o, "lr");
+    bool rate    = lki_is_given(o, "lr");
     bool text    = reads_text(o) && (!rate || o->config.exchange.clients.count == 0);
-    bool free_to = !is_given(o, "optimizer") && !is_given(o, "momentum") &&
-                   !is_given(o, "nesterov") && !is_given(o, "momentum-of");
+    bool free_to = !lki_is_given(o, "optimizer") && !lki_is_given(o, "momentum") &&
+                   !lki_is_given(o, "nesterov") && !lki_is_given(o, "momentum-of");
     if (free_to && (text || !rate))
         choose(o, "optimizer", text ? "adamw" : "sgd");
     if (free_to && !text && !rate)
@@ -117,9 +118,9 @@ static void choose_batch(train_options *o)
 {
     bool     text  = reads_text(o);
     uint64_t most  = text ? 32 : 128, part = 1;
-    if (is_given(o, "global-batch") || o->config.exchange.clients.count > 0)
+    if (lki_is_given(o, "global-batch") || o->config.exchange.clients.count > 0)
         return;
-    if (!is_given(o, "micro-batch") && !is_given(o, "virtual-workers"))
+    if (!lki_is_given(o, "micro-batch") && !lki_is_given(o, "virtual-workers"))
         choose(o, "micro-batch", text ? "2" : "8");
     part *= o->config.micro_batch > 0 ? o->config.micro_batch : 1;
     part *= o->config.virtual_workers > 0 ? o->config.virtual_workers : 1;
@@ -131,10 +132,10 @@ static void choose_batch(train_options *o)
 static void choose_length(train_options *o)
 {
     const char *source  = o->config.data.source;
-    bool        limited = is_given(o, "max-epochs") || is_given(o, "max-samples") ||
-                   is_given(o, "max-tokens");
+    bool        limited = lki_is_given(o, "max-epochs") || lki_is_given(o, "max-samples") ||
+                   lki_is_given(o, "max-tokens");
     bool        streams = source != NULL && strncmp(source, "stream:", 7) == 0;
-    if (is_given(o, "steps") || is_given(o, "epochs") || streams ||
+    if (lki_is_given(o, "steps") || lki_is_given(o, "epochs") || streams ||
         o->config.exchange.clients.count > 0)
         return; /* a stream has no known length, and a round of clients no usual one */
     choose(o, "steps", "1000");
@@ -171,9 +172,10 @@ void lki_train_use_cores(train_options *o)
 {
     uint32_t cores   = lk_allowance_read().cores;
     uint32_t workers = o->config.workers > 0 ? o->config.workers : 1;
-    if (o->worker_mode == LKI_MODE_PROCESSES && !is_given(o, "workers") && !is_given(o, "threads"))
+    if (o->worker_mode == LKI_MODE_PROCESSES && !lki_is_given(o, "workers") &&
+        !lki_is_given(o, "threads"))
         o->config.threads = cores > workers ? cores / workers : 1;
-    if (is_given(o, "threads") || o->config.threads <= 1)
+    if (lki_is_given(o, "threads") || o->config.threads <= 1)
         return;
     (void)snprintf(o->threads_argument, sizeof o->threads_argument, "--threads=%u",
                    o->config.threads);
@@ -192,7 +194,7 @@ static void print_cores(const train_options *o)
     if (mine.granted_cores > 0 && mine.granted_cores < mine.bound_cores)
         fprintf(stderr, ", of which the cgroup grants the time of %.1f", mine.granted_cores);
     fprintf(stderr, "\n");
-    if (is_given(o, "workers") || c->workers != c->virtual_workers || c->workers >= cores ||
+    if (lki_is_given(o, "workers") || c->workers != c->virtual_workers || c->workers >= cores ||
         c->exchange.clients.count > 0 || lki_nodes_least(&o->nodes) > 0)
         return;
     while (most < cores && most < 4096 && most * 2 <= pieces && pieces % (most * 2) == 0)
@@ -242,11 +244,11 @@ void lki_train_print_choices(const train_options *o)
         for (uint32_t i = 0; i < o->chosen_count; i++)
             fprintf(stderr, " --%s %s", o->chosen[i].name, o->chosen[i].text);
         fprintf(stderr, "  (V %u", o->config.virtual_workers);
-        if (row_of(o, "micro-batch")->type != LKI_OPTION_END && !is_given(o, "micro-batch"))
+        if (row_of(o, "micro-batch")->type != LKI_OPTION_END && !lki_is_given(o, "micro-batch"))
             fprintf(stderr, ", micro-batch %u", o->config.micro_batch);
         fprintf(stderr, ")\n");
     }
-    if (o->chosen_count > 0 || !is_given(o, "workers"))
+    if (o->chosen_count > 0 || !lki_is_given(o, "workers"))
         print_cores(o);
     print_rate(o);
     if (o->chosen_count > 0 && o->config.checkpoint.folder == NULL)

@@ -270,12 +270,10 @@ static void note_idle_options(const train_options *options)
     static const char *const names[]  = { "on-failure", "restart",     "hosts",
                                           "chaos",      "worker-mode", "bind" };
     char                     list[96] = "";
-    for (const lki_option *row = options->command->options; row->type != LKI_OPTION_END; row++)
-        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-            if (strcmp(row->name, names[i]) == 0 &&
-                options->file.given[row - options->command->options] != NULL)
-                (void)snprintf(list + strlen(list), sizeof list - strlen(list), "%s--%s",
-                               list[0] != '\0' ? ", " : "", names[i]);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (lki_is_given(options, names[i]))
+            (void)snprintf(list + strlen(list), sizeof list - strlen(list), "%s--%s",
+                           list[0] != '\0' ? ", " : "", names[i]);
     if (list[0] != '\0')
         fprintf(stderr, "lockstep %s: note: another launcher has started the workers, so these "
                         "options have no effect: %s\n", options->command->name, list);
